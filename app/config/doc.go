@@ -1,0 +1,2 @@
+// Package config is the controller's typed, strict configuration.
+package config

@@ -1,0 +1,3 @@
+// Package evidence reads an untrusted evidence directory and verifies it against
+// an independent expectation.
+package evidence

@@ -1,0 +1,2 @@
+// Package linked is the linked implementation: link, request, consume, land.
+package linked

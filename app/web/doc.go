@@ -1,0 +1,2 @@
+// Package web serves pages, health and metrics.
+package web

@@ -1,0 +1,2 @@
+// Package attest implements the Underwrite host execution protocol, version 1.
+package attest

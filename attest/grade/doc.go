@@ -1,0 +1,3 @@
+// Package grade holds contract and grade-receipt types and derives a verdict
+// from evidence.
+package grade

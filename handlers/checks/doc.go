@@ -1,0 +1,2 @@
+// Package checks renders check runs and posts them idempotently.
+package checks

@@ -1,0 +1,2 @@
+// Package handlers is the webhook intake: one file per event.
+package handlers

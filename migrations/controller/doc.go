@@ -1,0 +1,2 @@
+// Package controller embeds the migrations of the controller's database.
+package controller

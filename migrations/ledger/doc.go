@@ -1,0 +1,2 @@
+// Package ledger embeds the migrations of the gateway's ledger.
+package ledger

@@ -1,0 +1,2 @@
+// Package runner is the broker: one request becomes one evidence directory.
+package runner

@@ -1,0 +1,2 @@
+// Package grade runs a contract.
+package grade

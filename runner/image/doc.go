@@ -1,0 +1,2 @@
+// Package image provides the root file system of a job.
+package image

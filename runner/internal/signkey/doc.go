@@ -1,0 +1,2 @@
+// Package signkey loads the signing key and signs bytes.
+package signkey

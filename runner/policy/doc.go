@@ -1,0 +1,3 @@
+// Package policy is the gateway's own configuration: accepted profiles,
+// contracts, repositories and ceilings.
+package policy

@@ -1,0 +1,2 @@
+// Package posture measures what the sandbox can reach.
+package posture

@@ -1,0 +1,2 @@
+// Package blob keeps content-addressed durable files.
+package blob

@@ -1,0 +1,2 @@
+// Package store is the controller's database.
+package store

@@ -1,0 +1,2 @@
+// Package ledger is the gateway's replay ledger.
+package ledger
