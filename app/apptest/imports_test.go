@@ -1,4 +1,4 @@
-package main
+package apptest
 
 import (
 	"bytes"
@@ -11,7 +11,6 @@ import (
 	"testing"
 )
 
-const module = "underwrite"
 
 // listed is the part of `go list -json` that the import rules look at.
 type listed struct {

@@ -1,0 +1,44 @@
+# make demo   see the whole product work
+# make test   every check that CI runs
+# make build  bin/underwrite, static, with gVisor inside
+
+GO ?= go
+STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+# gVisor re-executes the binary in an empty root: it must be static. The flags
+# stay constant, since changing them recompiles all of gVisor.
+export CGO_ENABLED = 0
+export GOFLAGS = -mod=readonly -buildvcs=false
+
+.PHONY: build demo test deps check unit race clean
+
+build: bin/underwrite
+
+.PHONY: bin/underwrite
+bin/underwrite:
+	@$(GO) version >/dev/null 2>&1 || { echo "make: Go 1.26 or newer is not installed: see https://go.dev/dl/" >&2; exit 2; }
+	$(GO) build -ldflags '-s -w' -o $@ ./app
+
+demo: deps build
+	bin/underwrite demo
+
+test: deps check unit race
+
+# Installs what the demo and the tests need on Debian, or says what is missing.
+deps:
+	@.ci/deps
+
+check:
+	@test -z "$$(gofmt -l .)" || { echo "not formatted by gofmt:"; gofmt -l .; exit 1; }
+	$(GO) vet ./...
+	$(GO) run $(STATICCHECK) ./...
+
+unit:
+	$(GO) test -timeout 15m ./...
+
+# The race detector needs cgo; packages that link gVisor are left out.
+race:
+	CGO_ENABLED=1 $(GO) test -race -timeout 15m $$(.ci/race-packages)
+
+clean:
+	rm -rf bin

@@ -1,0 +1,67 @@
+// Package apptest builds the real binary for tests that drive it, so that no
+// test binary but the sandbox's own has to link gVisor.
+package apptest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+)
+
+// BinaryVariable names the environment variable that points to a binary to
+// test instead of one built from this module.
+const BinaryVariable = "UNDERWRITE_BINARY"
+
+// Binary returns the path of a static underwrite binary built from this
+// module. The first call of a test process builds it; Go's caches make that
+// cheap when nothing changed.
+func Binary(t testing.TB) string {
+	t.Helper()
+	path, err := binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+var binary = sync.OnceValues(func() (string, error) {
+	if path := os.Getenv(BinaryVariable); path != "" {
+		return path, nil
+	}
+	dir := filepath.Join(os.TempDir(), fmt.Sprintf("underwrite-test-%d", os.Getuid()))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	unlock, err := lock(filepath.Join(dir, "lock"))
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	// Test processes of several packages share the file; go build leaves it
+	// alone while it is up to date.
+	path := filepath.Join(dir, "underwrite")
+	cmd := exec.Command("go", "build", "-ldflags", "-s -w", "-o", path, module+"/app")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build underwrite: %w\n%s", err, out)
+	}
+	return path, nil
+})
+
+const module = "underwrite"
+
+func lock(path string) (unlock func(), err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	return func() { f.Close() }, nil
+}
