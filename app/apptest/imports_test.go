@@ -11,7 +11,6 @@ import (
 	"testing"
 )
 
-
 // listed is the part of `go list -json` that the import rules look at.
 type listed struct {
 	ImportPath string
