@@ -37,6 +37,7 @@ type Event struct {
 
 // The phases of an execution, in their order.
 const (
+	PhaseQueue       = "queue" // only from a gateway: waiting for its turn
 	PhasePolicy      = "policy"
 	PhaseReserve     = "reserve"
 	PhaseQuarantine  = "quarantine"
