@@ -3,7 +3,10 @@ package confine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"path/filepath"
+	"strings"
 	"time"
 )
 
@@ -16,7 +19,7 @@ type Spec struct {
 	ReadWrite []string // directories it may change
 	Network   bool     // only a fetch sets it
 
-	Stdin  io.Reader // nil: /dev/null
+	Stdin  io.Reader // nil: /dev/null; an *os.File is handed over as it is
 	Stdout io.Writer // nil: discarded
 	// MaxStdout bounds Stdout in bytes: one more is ErrOutput. 0 means DefaultMaxStdout.
 	MaxStdout int64
@@ -35,6 +38,12 @@ const (
 	maxStderr           = 16 << 10 // bytes kept for the error message
 )
 
+// Fixed environment of every tool: what a Spec's Env does not set itself.
+const (
+	toolPath = "/usr/local/bin:/usr/bin:/bin"
+	toolHome = "/nonexistent"
+)
+
 // ErrOutput, ErrTimeout: the tool wrote or took more than its Spec allows.
 var (
 	ErrOutput  = errors.New("confined tool wrote too much")
@@ -45,25 +54,107 @@ var (
 type ExitError struct {
 	Tool   string
 	Code   int    // exit code, or -1 for a signal
+	Signal int    // the signal that ended it, or 0
 	Stderr string // its beginning, bounded, as the tool wrote it: escape before showing
 }
 
-func (e *ExitError) Error() string { return e.Tool + " failed: " + e.Stderr }
+func (e *ExitError) Error() string {
+	how := fmt.Sprintf("exit code %d", e.Code)
+	if e.Signal != 0 {
+		how = fmt.Sprintf("signal %d", e.Signal)
+	}
+	return fmt.Sprintf("%s failed (%s): %q", e.Tool, how, e.Stderr)
+}
 
 // Run starts the tool, waits for it and for everything it started, and returns
-// an *ExitError, ErrOutput, ErrTimeout or the context's error.
+// an *ExitError, ErrOutput, ErrTimeout or the context's error. When it returns,
+// nothing that the tool started is alive.
 func Run(ctx context.Context, spec Spec) error {
-	return errors.New("confine: not built yet")
+	_, err := runReported(ctx, spec)
+	return err
 }
 
-// Git returns a Spec that runs git hardened as DESIGN section 6 says: no system
-// or global configuration, no hooks, no replace objects, no prompt. gitDir
-// becomes --git-dir and is in ReadWrite.
-func Git(gitDir string, args ...string) Spec {
-	return Spec{}
+func runReported(ctx context.Context, spec Spec) (Controls, error) {
+	spec.setDefaults()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var out io.Writer
+	if spec.Stdout != nil {
+		out = &cappedWriter{w: spec.Stdout, left: spec.MaxStdout, over: cancel}
+	}
+	r, err := start(ctx, spec, stdio{in: spec.Stdin, out: out})
+	if err != nil {
+		return Controls{}, err
+	}
+	return r.wait()
 }
 
-// MaybeExec turns this process into the confined child if it was started as
-// one, and never returns then. main and every TestMain of a package that uses
-// confine call it first.
-func MaybeExec() {}
+func (s *Spec) check() error {
+	if len(s.Argv) == 0 || s.Argv[0] == "" || strings.Contains(s.Argv[0], "/") {
+		return errors.New("confine: Argv[0] must be a plain program name")
+	}
+	for _, p := range append(append([]string{}, s.ReadOnly...), s.ReadWrite...) {
+		if !filepath.IsAbs(p) || filepath.Clean(p) != p || p == "/" {
+			return fmt.Errorf("confine: path %q must be absolute and clean", p)
+		}
+	}
+	if s.Dir != "" && !s.sees(s.Dir) {
+		return fmt.Errorf("confine: working directory %q is below none of the given directories", s.Dir)
+	}
+	for _, e := range s.Env {
+		if name, _, ok := strings.Cut(e, "="); !ok || name == "" {
+			return errors.New("confine: an environment entry is not NAME=VALUE")
+		}
+	}
+	for _, text := range append(append([]string{}, s.Argv...), s.Env...) {
+		if strings.Contains(text, "\x00") {
+			return errors.New("confine: an argument or environment entry contains NUL")
+		}
+	}
+	return nil
+}
+
+func (s *Spec) sees(path string) bool {
+	for _, p := range append(append([]string{}, s.ReadOnly...), s.ReadWrite...) {
+		if path == p || strings.HasPrefix(path, p+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// environment is Env after what confine sets itself, where Env does not.
+func (s *Spec) environment() []string {
+	var env []string
+	for _, e := range []string{"PATH=" + toolPath, "HOME=" + toolHome, "LC_ALL=C"} {
+		name, _, _ := strings.Cut(e, "=")
+		if !hasName(s.Env, name) {
+			env = append(env, e)
+		}
+	}
+	return append(env, s.Env...)
+}
+
+func hasName(env []string, name string) bool {
+	for _, e := range env {
+		if strings.HasPrefix(e, name+"=") {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *Spec) setDefaults() {
+	setDefault(&s.MaxStdout, DefaultMaxStdout)
+	setDefault(&s.MaxFileBytes, DefaultMaxFileBytes)
+	setDefault(&s.MaxMemory, DefaultMaxMemory)
+	if s.Timeout == 0 {
+		s.Timeout = DefaultTimeout
+	}
+}
+
+func setDefault(value *int64, def int64) {
+	if *value == 0 {
+		*value = def
+	}
+}
