@@ -1,0 +1,70 @@
+package sandbox
+
+import (
+	"debug/elf"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+)
+
+// hostFacts is what CheckHost looks at.
+type hostFacts struct {
+	uid        int
+	arch       string
+	dynamic    bool  // this binary needs a dynamic linker
+	userNS     bool  // user namespaces can be made
+	hierarchy  error // why the cgroup controllers do not do
+	executable error // why this binary could not be read
+}
+
+// CheckHost reports everything that keeps this host from running a sandbox,
+// joined, one line per problem, each naming its remedy; nil if nothing does.
+func CheckHost() error {
+	facts := hostFacts{uid: os.Geteuid(), arch: runtime.GOARCH, userNS: userNamespaces()}
+	facts.dynamic, facts.executable = dynamicExecutable("/proc/self/exe")
+	_, facts.hierarchy = hostHierarchies()
+	return facts.check()
+}
+
+func (f hostFacts) check() error {
+	var errs []error
+	add := func(bad bool, format string, args ...any) {
+		if bad {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	add(f.uid != 0, "sandboxes need root: run underwrite as root (now uid %d)", f.uid)
+	add(f.arch != "amd64", "sandboxes need an x86-64 machine: this is %s", f.arch)
+	add(f.executable != nil, "cannot read this binary: mount /proc: %w", f.executable)
+	add(f.dynamic, "this binary is dynamically linked and cannot run inside its sandbox: build it with CGO_ENABLED=0")
+	add(!f.userNS, "user namespaces are off: set the sysctl user.max_user_namespaces above 0")
+	if f.hierarchy != nil {
+		errs = append(errs, f.hierarchy)
+	}
+	return errors.Join(errs...)
+}
+
+func userNamespaces() bool {
+	if _, err := os.Stat("/proc/self/ns/user"); err != nil {
+		return false
+	}
+	limit, err := os.ReadFile("/proc/sys/user/max_user_namespaces")
+	return err != nil || strings.TrimSpace(string(limit)) != "0"
+}
+
+// dynamicExecutable reports whether the ELF file at path names an interpreter.
+func dynamicExecutable(path string) (bool, error) {
+	f, err := elf.Open(path)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_INTERP {
+			return true, nil
+		}
+	}
+	return false, nil
+}

@@ -1,0 +1,196 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// MaxProcesses bounds Limits.Processes: each task costs the runtime several
+// threads of the host.
+const MaxProcesses = 4096
+
+// ErrSpec means that a Spec cannot be run as it is: the caller's or the
+// configuration's fault, found before anything was started.
+var ErrSpec = errors.New("cannot run this job")
+
+// ErrNotExecuted means that the sandbox stood but the job's executable could
+// not be executed in it, for example for want of its interpreter.
+var ErrNotExecuted = errors.New("the guest cannot execute the job")
+
+var validID = regexp.MustCompile(`^[a-z0-9-]{1,64}$`)
+
+// Validate checks everything about a Spec that can be known before it runs.
+// Its errors wrap ErrSpec.
+func (s *Spec) Validate() error {
+	checks := []func() error{s.checkValues, s.checkPaths, s.checkWorkspace, s.checkExecutable}
+	for _, check := range checks {
+		if err := check(); err != nil {
+			return fmt.Errorf("%w: %w", ErrSpec, err)
+		}
+	}
+	return nil
+}
+
+func (s *Spec) checkValues() error {
+	l := s.Limits
+	switch {
+	case !validID.MatchString(s.ID):
+		return fmt.Errorf("id %q is not of the form [a-z0-9-]{1,64}", s.ID)
+	case l.WallSeconds <= 0 || l.CPUSeconds <= 0 || l.MemoryBytes <= 0 || l.Processes <= 0 || l.WorkspaceBytes <= 0 || l.OutputBytes <= 0:
+		return errors.New("every limit must be positive")
+	case l.Processes > MaxProcesses:
+		return fmt.Errorf("limit of %d processes: at most %d", l.Processes, MaxProcesses)
+	case s.CPUs < 1:
+		return fmt.Errorf("%d CPUs: at least 1", s.CPUs)
+	case s.Stdout == nil || s.Stderr == nil || s.BeforeLaunch == nil:
+		return errors.New("Stdout, Stderr and BeforeLaunch must be set")
+	case len(s.Job.Argv) == 0 || s.Job.Argv[0] != s.Job.Executable.Path:
+		return errors.New("argv[0] is not the executable's path")
+	}
+	for _, str := range append(environment(s.Job.Environment), s.Job.Argv...) {
+		if strings.ContainsRune(str, 0) {
+			return errors.New("an argument or environment entry contains NUL")
+		}
+	}
+	return nil
+}
+
+// environment lists name=value entries in no particular order.
+func environment(env map[string]string) []string {
+	var list []string
+	for name, value := range env {
+		list = append(list, name+"="+value)
+	}
+	return list
+}
+
+func (s *Spec) checkPaths() error {
+	for _, p := range []string{s.StateDir, s.RootFS.Path, s.Workspace, s.Executable} {
+		if !filepath.IsAbs(p) || filepath.Clean(p) != p {
+			return fmt.Errorf("path %q is not absolute and clean", p)
+		}
+		real, err := filepath.EvalSymlinks(p)
+		if err != nil {
+			return err
+		}
+		if real != p {
+			return fmt.Errorf("path %s has a symbolic link in it", p)
+		}
+	}
+	entries, err := os.ReadDir(s.StateDir)
+	if err != nil {
+		return err
+	}
+	if len(entries) > 0 {
+		return fmt.Errorf("state directory %s is not empty", s.StateDir)
+	}
+	return nil
+}
+
+// checkWorkspace refuses a directory that is no mount of its own: writes there
+// would have no limit. The cwd must be there, reached without links.
+func (s *Spec) checkWorkspace() error {
+	var here, above unix.Stat_t
+	if err := unix.Lstat(s.Workspace, &here); err != nil {
+		return fmt.Errorf("workspace %s: %w", s.Workspace, err)
+	}
+	if err := unix.Lstat(filepath.Dir(s.Workspace), &above); err != nil {
+		return fmt.Errorf("workspace %s: %w", s.Workspace, err)
+	}
+	if here.Dev == above.Dev {
+		return fmt.Errorf("workspace %s was not mounted by MountWorkspace", s.Workspace)
+	}
+	fd, err := openBeneath(s.Workspace, s.Job.Cwd, unix.O_DIRECTORY)
+	if err != nil {
+		return fmt.Errorf("cwd %q is no directory of the workspace: %w", s.Job.Cwd, err)
+	}
+	return unix.Close(fd)
+}
+
+// checkExecutable looks for the file that the pinned copy is bound over.
+func (s *Spec) checkExecutable() error {
+	info, err := os.Lstat(s.Executable)
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0 {
+		return fmt.Errorf("pinned executable %s is no executable file", s.Executable)
+	}
+	guest := s.Job.Executable.Path
+	if !filepath.IsAbs(guest) || filepath.Clean(guest) != guest {
+		return fmt.Errorf("executable path %q is not absolute and clean", guest)
+	}
+	base := s.RootFS.Path
+	if s.RootFS.Host {
+		if !strings.HasPrefix(guest, "/usr/") {
+			return fmt.Errorf("executable %s is not below /usr: name its real path", guest)
+		}
+		base = "/"
+	}
+	fd, err := openBeneath(base, strings.TrimPrefix(guest, "/"), 0)
+	if errors.Is(err, unix.ELOOP) {
+		return fmt.Errorf("executable %s has a symbolic link in its path: name its real path", guest)
+	}
+	if err != nil {
+		return fmt.Errorf("executable %s in the guest's root: %w", guest, err)
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return fmt.Errorf("executable %s is no regular file in the guest's root", guest)
+	}
+	return nil
+}
+
+// openBeneath opens a relative path below dir without following any link.
+func openBeneath(dir, path string, flags uint64) (int, error) {
+	base, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(base)
+	return unix.Openat2(base, path, &unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_CLOEXEC | flags,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+	})
+}
+
+// GiveWorkspace makes the job the owner of everything in its workspace, and
+// follows no link. No process may write there meanwhile.
+func GiveWorkspace(dir string) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return fmt.Errorf("workspace: %w", err)
+	}
+	defer root.Close()
+	err = fs.WalkDir(root.FS(), ".", func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return root.Lchown(path, HostUID, HostUID)
+	})
+	if err != nil {
+		return fmt.Errorf("give the workspace to the job: %w", err)
+	}
+	return nil
+}
+
+// WorkspaceUse returns how many bytes the workspace holds, and whether it has
+// no room left for another byte or another file.
+func WorkspaceUse(dir string) (bytes int64, full bool, err error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return 0, false, fmt.Errorf("workspace %s: %w", dir, err)
+	}
+	return int64(st.Blocks-st.Bfree) * st.Bsize, st.Bfree == 0 || st.Ffree == 0, nil
+}
