@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -37,16 +36,15 @@ type child struct {
 	reap   sync.Mutex // held while a dead process is taken or a live one killed: no pid changes its owner meanwhile
 }
 
-func childMain() {
+func childMain() { // ends by syscall.Exit: the race detector would sleep a second in os.Exit
 	runtime.LockOSThread()
-	debug.SetGCPercent(-1) // short-lived, and soon under the tool's memory limit
 	spec := os.NewFile(fdSpec, "order")
 	c := &child{status: os.NewFile(fdStatus, "status")}
 	unix.CloseOnExec(fdSpec)
 	unix.CloseOnExec(fdStatus)
 	c.say = gob.NewEncoder(c.status)
 	if err := gob.NewDecoder(spec).Decode(&c.order); err != nil {
-		os.Exit(1) // the parent is gone, or this is no child of ours
+		syscall.Exit(1) // the parent is gone, or this is no child of ours
 	}
 	for i := range c.order.Prepared {
 		unix.CloseOnExec(fdMounts + i)
@@ -55,7 +53,7 @@ func childMain() {
 	pid, err := c.launch()
 	if err != nil {
 		c.say.Encode(outcome{Setup: err.Error()}) //nolint:errcheck // the exit code says it as well
-		os.Exit(1)
+		syscall.Exit(1)
 	}
 	out := c.wait(pid)
 	ended := make(chan struct{})
@@ -65,16 +63,16 @@ func childMain() {
 	}()
 	<-ended
 	if c.say.Encode(out) != nil {
-		os.Exit(1)
+		syscall.Exit(1)
 	}
-	os.Exit(0)
+	syscall.Exit(0)
 }
 
 // watch ends everything once the parent has ended or wants it.
 func (c *child) watch(lifeline io.Reader) {
 	io.Copy(io.Discard, lifeline) //nolint:errcheck // any end is the end
 	c.endRest()
-	os.Exit(1)
+	syscall.Exit(1)
 }
 
 // launch sets the confinement up and starts the tool in it.
@@ -86,30 +84,45 @@ func (c *child) launch() (int, error) {
 	if err != nil {
 		h := hello{Setup: err.Error(), NotHere: errors.Is(err, errNotHere), Controls: c.report}
 		c.say.Encode(h) //nolint:errcheck // the exit code says it as well
-		os.Exit(1)
+		syscall.Exit(1)
 	}
 	if err := c.say.Encode(hello{Controls: c.report}); err != nil {
 		return 0, err
 	}
 	attr := &syscall.ProcAttr{
 		Dir: c.order.Dir, Env: c.order.Env, Files: []uintptr{0, 1, 2},
-		Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true},
+		// Traced, it stops before its first instruction.
+		Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true, Ptrace: true},
 	}
 	if attr.Dir == "" {
 		attr.Dir = "/"
 	}
-	argv := c.order.Argv
-	if err := limit(&c.order); err != nil {
-		return 0, err
-	}
-	pid, err := syscall.ForkExec(program, argv, attr)
+	pid, err := syscall.ForkExec(program, c.order.Argv, attr)
 	if err != nil {
 		return 0, fmt.Errorf("start %s in %s: %w", program, attr.Dir, err)
 	}
-	return pid, nil
+	return pid, c.release(pid)
 }
 
-// prepare does everything but the resource limits.
+// release limits the stopped tool and lets it run.
+func (c *child) release(pid int) error {
+	var status syscall.WaitStatus
+	if _, err := syscall.Wait4(pid, &status, 0, nil); err != nil {
+		return fmt.Errorf("wait for the tool to stop: %w", err)
+	}
+	if !status.Stopped() {
+		return fmt.Errorf("the tool ended before it began (status %#x)", int(status))
+	}
+	if err := limit(pid, &c.order); err != nil {
+		return err
+	}
+	if err := syscall.PtraceDetach(pid); err != nil {
+		return fmt.Errorf("let the tool run: %w", err)
+	}
+	return nil
+}
+
+// prepare builds the view, finds the program in it and restricts this thread.
 func (c *child) prepare() (program string, err error) {
 	o := &c.order
 	c.report.Identity = o.Identity

@@ -22,7 +22,7 @@ type Controls struct {
 	Mounts      bool // own root with nothing but the given directories in it
 	PIDs        bool // own process namespace: the kernel itself ends what the tool leaves
 	NetworkNS   bool // own network namespace without any interface up
-	Seccomp     bool // sockets other than AF_UNIX, io_uring, ptrace, new namespaces refused
+	Seccomp     bool // sockets other than AF_UNIX, io_uring, bpf, keyrings, new namespaces refused
 	LandlockABI int  // 0: not in force
 }
 

@@ -154,9 +154,9 @@ func becomeUID(uid int) error {
 	return nil
 }
 
-// limit sets the resource limits, which this process and the tool share. It
-// comes last: this process must not need memory afterwards.
-func limit(o *order) error {
+// limit sets the resource limits of the tool, not those of this process, which
+// could not live with them.
+func limit(pid int, o *order) error {
 	processes := uint64(maxProcesses)
 	if o.Identity == CallerUID {
 		processes = maxProcessesOwner
@@ -174,11 +174,11 @@ func limit(o *order) error {
 		{"address space", unix.RLIMIT_AS, uint64(o.MaxMemory)},
 	} {
 		var now unix.Rlimit
-		if err := unix.Getrlimit(l.resource, &now); err != nil {
+		if err := unix.Prlimit(pid, l.resource, nil, &now); err != nil {
 			return fmt.Errorf("read limit of %s: %w", l.name, err)
 		}
 		value := min(l.value, now.Max)
-		if err := unix.Setrlimit(l.resource, &unix.Rlimit{Cur: value, Max: value}); err != nil {
+		if err := unix.Prlimit(pid, l.resource, &unix.Rlimit{Cur: value, Max: value}, nil); err != nil {
 			return fmt.Errorf("limit %s: %w", l.name, err)
 		}
 	}
@@ -197,7 +197,8 @@ const newNamespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID 
 
 // filterCalls refuses, for this thread and the tool, calls that no Git command
 // needs and that widen the kernel's attack surface; without network also every
-// socket but AF_UNIX.
+// socket but AF_UNIX. Not ptrace, by which the tool is started: Landlock and the
+// process namespace leave it nothing to trace but its own children.
 func filterCalls(network bool) error {
 	arch, ok := map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}[runtime.GOARCH]
 	if !ok {
@@ -228,7 +229,7 @@ func callFilter(arch uint32, network bool) []unix.SockFilter {
 		load(seccompNumber), jump(unix.BPF_JGE, 0x40000000, 0, 1), answer(unix.SECCOMP_RET_KILL_PROCESS), // x32 calls
 	}
 	for _, number := range []uint32{
-		unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_BPF, unix.SYS_PERF_EVENT_OPEN,
+		unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_BPF, unix.SYS_PERF_EVENT_OPEN,
 		unix.SYS_KEYCTL, unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY, unix.SYS_USERFAULTFD,
 		unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER,
 		unix.SYS_UNSHARE, unix.SYS_SETNS, unix.SYS_MOUNT, unix.SYS_OPEN_TREE, unix.SYS_FSOPEN, unix.SYS_MOVE_MOUNT,
