@@ -1,6 +1,7 @@
 package hubsim
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -106,6 +107,21 @@ func (h *Hub) CheckRunHistory() []CheckRun {
 	return slices.Clone(h.runLog)
 }
 
+// WaitForCheckRun waits until the newest check run of a name on a commit is
+// completed, and returns it. The error is that of ctx.
+func (h *Hub) WaitForCheckRun(ctx context.Context, fullName, sha, name string) (CheckRun, error) {
+	var newest CheckRun
+	err := h.WaitFor(ctx, func() bool {
+		for _, run := range h.CheckRuns(fullName, sha) {
+			if run.Name == name {
+				newest = run
+			}
+		}
+		return newest.Status == "completed"
+	})
+	return newest, err
+}
+
 // OnCheckRun calls f with every version of every check run from now on, one at
 // a time and in order, outside of any lock. stop returns when f was called for
 // all that had been written before; f must not call it.
@@ -209,15 +225,22 @@ func (h *Hub) RerequestSuite(fullName, sha, user string) error {
 	if s == nil {
 		return fmt.Errorf("check suite of %s in %s: %w", sha, fullName, ErrNotFound)
 	}
-	list, err := r.git.log("--max-count=1", sha)
+	return h.sendSuite(r, s, "rerequested", h.account(user))
+}
+
+func (h *Hub) sendSuite(r *repository, s *checkSuite, action string, sender *account) error {
+	list, err := r.git.log("--max-count=1", s.headSHA)
 	if err != nil {
 		return err
 	}
 	o := h.suiteJSON(r, s)
 	o["head_commit"] = simpleCommit(list[0])
-	h.send("check_suite", "rerequested", h.installationOf(r), r, h.account(user), object{"check_suite": o})
+	h.send("check_suite", action, h.installationOf(r), r, sender, object{"check_suite": o})
 	return nil
 }
+
+// bot is the account that the app acts as.
+func (h *Hub) bot() *account { return h.account(h.opts.AppSlug + "[bot]") }
 
 func simpleCommit(c commitInfo) object {
 	return object{

@@ -50,6 +50,9 @@ type Options struct {
 	AppSlug     string            // DefaultAppSlug if empty
 	Permissions map[string]string // of the app and its installations; DefaultPermissions if nil
 	Events      []string          // DefaultEvents if nil
+	// RequestSuites makes every push send check_suite.requested, which GitHub
+	// does and the app has no use for.
+	RequestSuites bool
 
 	// WebhookURL receives the deliveries; SetWebhookURL sets it later. While it
 	// is empty deliveries are recorded as failed, to be redelivered.

@@ -46,6 +46,11 @@ func newWorld(t *testing.T, o hubsim.Options) *world {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
 	w := &world{Hub: start(t, o), t: t, ctx: ctx}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("violations: %q", w.Violations())
+		}
+	})
 	var err error
 	if w.base, err = w.CreateRepo(repo, hubsim.File("calc.py", "def add(a, b):\n    return a + b\n"), hubsim.Script("run", "#!/bin/sh\n")); err != nil {
 		t.Fatal(err)

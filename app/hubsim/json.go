@@ -115,6 +115,8 @@ func (h *Hub) repoJSON(r *repository) object {
 		"open_issues_count": open, "license": nil, "forks": forks, "open_issues": open, "watchers": 0,
 		"default_branch": r.defaultBranch, "is_template": false, "topics": []string{}, "web_commit_signoff_required": false,
 		"custom_properties": object{}, "allow_forking": true,
+		"allow_merge_commit": true, "allow_squash_merge": true, "allow_rebase_merge": true, "allow_auto_merge": false,
+		"allow_update_branch": false, "delete_branch_on_merge": false,
 	}
 	for k, path := range repoPaths {
 		o[k] = h.repoURL(r) + path

@@ -16,7 +16,7 @@ import (
 
 // Limits of the API.
 const (
-	maxRequestBody = 1 << 20 // bytes; the largest body has two texts of 64 KiB and 50 annotations
+	maxRequestBody = 8 << 20 // bytes; the largest has two texts and 50 annotations, of 64 KiB each
 	perPageDefault = 30
 	perPageMax     = 100
 	rateWindow     = time.Hour
@@ -201,6 +201,9 @@ func (h *Hub) answer(r *http.Request, id string, c *call, invalid error) (int, a
 	if err := h.authorize(c); err != nil {
 		return 0, nil, err
 	}
+	if len(c.body) > 0 && !json.Valid(c.body) {
+		return 0, nil, &apiError{status: http.StatusBadRequest, violation: true, message: "Problems parsing JSON"}
+	}
 	if invalid != nil {
 		return 0, nil, &apiError{status: http.StatusUnprocessableEntity, violation: true, message: "Invalid request.\n\n" + firstLine(invalid)}
 	}
@@ -326,11 +329,11 @@ func decodeJSON(data []byte) (any, error) {
 
 // decode reads the body of a request, which the description has passed.
 func (c *call) decode(v any) error {
-	if len(bytes.TrimSpace(c.body)) == 0 {
+	if len(c.body) == 0 {
 		return nil
 	}
-	if err := json.Unmarshal(c.body, v); err != nil {
-		return &apiError{status: http.StatusBadRequest, message: "Problems parsing JSON", violation: true}
+	if err := json.Unmarshal(c.body, v); err != nil { // a number out of range
+		return &apiError{status: http.StatusUnprocessableEntity, message: "Invalid request.\n\n" + err.Error(), violation: true}
 	}
 	return nil
 }

@@ -18,6 +18,7 @@ func init() {
 		"apps/create-installation-access-token": app((*Hub).createToken),
 		"apps/get-repo-installation":            app((*Hub).getRepoInstallation),
 		"apps/get-webhook-config-for-app":       app((*Hub).getHookConfig),
+		"apps/update-webhook-config-for-app":    app((*Hub).setHookConfig),
 		"apps/list-webhook-deliveries":          app((*Hub).listDeliveries),
 		"apps/get-webhook-delivery":             app((*Hub).getDelivery),
 		"apps/redeliver-webhook-delivery":       app((*Hub).redeliverDelivery),
@@ -110,6 +111,19 @@ func (h *Hub) listInstallationRepos(c *call) (int, any, error) {
 
 func (h *Hub) getHookConfig(*call) (int, any, error) {
 	return http.StatusOK, object{"content_type": "json", "insecure_ssl": "0", "secret": "********", "url": h.hook.url}, nil
+}
+
+func (h *Hub) setHookConfig(c *call) (int, any, error) {
+	var req struct {
+		URL    *string `json:"url"`
+		Secret *string `json:"secret"`
+	}
+	if err := c.decode(&req); err != nil {
+		return 0, nil, err
+	}
+	set(&h.hook.url, req.URL)
+	set(&h.hook.secret, req.Secret)
+	return h.getHookConfig(c)
 }
 
 func deliveryJSON(d *delivery) object {

@@ -7,33 +7,28 @@ import (
 	"slices"
 	"strconv"
 	"time"
-	"unicode/utf8"
 )
 
-// GitHub's limits of a check run. The description has most of them, but counts
-// characters where GitHub counts bytes.
-const (
-	maxOutputBytes       = 65535 // of summary and of text
-	maxAnnotations       = 50    // in one request; updates add
-	maxActions           = 3
-	maxActionLabel       = 20 // characters
-	maxActionDescription = 40
-	maxActionIdentifier  = 20
-)
+// maxOutputBytes is GitHub's limit of a summary and of a text. The description
+// has the same number in characters; it has the other limits of a check run
+// (annotations, actions and their lengths) right.
+const maxOutputBytes = 65535
 
 func init() {
 	writing := func(f func(*Hub, *call) (int, any, error)) operation {
 		return operation{who: asInstallation, permissions: []string{"checks"}, level: "write", serve: f}
 	}
 	maps.Copy(operations, map[string]operation{
-		"checks/create":           writing((*Hub).createRun),
-		"checks/update":           writing((*Hub).updateRun),
-		"checks/rerequest-run":    writing((*Hub).rerequestRun),
-		"checks/get":              reading((*Hub).getRun, "checks"),
-		"checks/list-annotations": reading((*Hub).listAnnotations, "checks"),
-		"checks/list-for-ref":     reading((*Hub).listRunsForRef, "checks"),
-		"checks/get-suite":        reading((*Hub).getSuite, "checks"),
-		"checks/list-for-suite":   reading((*Hub).listRunsForSuite, "checks"),
+		"checks/create":              writing((*Hub).createRun),
+		"checks/update":              writing((*Hub).updateRun),
+		"checks/rerequest-run":       writing((*Hub).rerequestRun),
+		"checks/get":                 reading((*Hub).getRun, "checks"),
+		"checks/list-annotations":    reading((*Hub).listAnnotations, "checks"),
+		"checks/list-for-ref":        reading((*Hub).listRunsForRef, "checks"),
+		"checks/get-suite":           reading((*Hub).getSuite, "checks"),
+		"checks/list-for-suite":      reading((*Hub).listRunsForSuite, "checks"),
+		"checks/rerequest-suite":     writing((*Hub).rerequestSuite),
+		"checks/list-suites-for-ref": reading((*Hub).listSuites, "checks"),
 	})
 }
 
@@ -176,18 +171,11 @@ func (h *Hub) changeState(run *checkRun, req runRequest) error {
 	return nil
 }
 
-// checkRules are the rules that hold for each request by itself.
+// checkRules are the rules beside the description's that hold for each request
+// by itself.
 func checkRules(req runRequest) error {
 	if req.DetailsURL != nil && !webURL(*req.DetailsURL) {
 		return broken("CheckRun", "details_url", "details_url must use http or https scheme")
-	}
-	if len(req.Actions) > maxActions {
-		return broken("CheckRun", "actions", fmt.Sprintf("no more than %d actions", maxActions))
-	}
-	for _, a := range req.Actions {
-		if err := checkAction(a); err != nil {
-			return err
-		}
 	}
 	o := req.Output
 	if o == nil {
@@ -198,24 +186,9 @@ func checkRules(req runRequest) error {
 			return broken("CheckRun", field, fmt.Sprintf("Only %d bytes are allowed; got %d", maxOutputBytes, len(*s)))
 		}
 	}
-	if len(o.Annotations) > maxAnnotations {
-		return broken("CheckRun", "annotations", fmt.Sprintf("no more than %d annotations in a request", maxAnnotations))
-	}
 	for _, a := range o.Annotations {
 		if (a.StartColumn != nil || a.EndColumn != nil) && a.StartLine != a.EndLine {
 			return broken("CheckAnnotation", "start_column", "columns need start_line and end_line to be the same")
-		}
-	}
-	return nil
-}
-
-func checkAction(a Action) error {
-	for _, f := range []struct {
-		name, value string
-		most        int
-	}{{"label", a.Label, maxActionLabel}, {"description", a.Description, maxActionDescription}, {"identifier", a.Identifier, maxActionIdentifier}} {
-		if n := utf8.RuneCountInString(f.value); n > f.most {
-			return broken("CheckRunAction", f.name, fmt.Sprintf("%d characters, at most %d", n, f.most))
 		}
 	}
 	return nil
@@ -238,7 +211,7 @@ func (h *Hub) rerequestRun(c *call) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	h.sendRun(run, "rerequested", h.account(h.opts.AppSlug+"[bot]"), nil)
+	h.sendRun(run, "rerequested", h.bot(), nil)
 	return http.StatusCreated, object{}, nil
 }
 
@@ -264,10 +237,7 @@ func (h *Hub) listRunsForRef(c *call) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	if id := c.query.Get("app_id"); id != "" && id != strconv.FormatInt(h.opts.AppID, 10) {
-		return h.listRuns(c, nil)
-	}
-	return h.listRuns(c, func(run *checkRun) bool { return run.HeadSHA == sha })
+	return h.listRuns(c, func(run *checkRun) bool { return run.HeadSHA == sha && h.isThisApp(c) })
 }
 
 func (c *call) checkSuite() (*checkSuite, error) {
@@ -287,12 +257,12 @@ func (h *Hub) listRunsForSuite(c *call) (int, any, error) {
 	return h.listRuns(c, func(run *checkRun) bool { return run.suite == s })
 }
 
-// listRuns lists the runs of the repository that belong (none if belongs is
-// nil) and that the query asks for, newest first.
+// listRuns lists the runs of the repository that belong and that the query asks
+// for, newest first.
 func (h *Hub) listRuns(c *call, belongs func(*checkRun) bool) (int, any, error) {
 	var runs []*checkRun
 	for _, run := range c.repo.runs {
-		if belongs != nil && belongs(run) {
+		if belongs(run) {
 			runs = append(runs, run)
 		}
 	}
@@ -316,11 +286,58 @@ func (h *Hub) getSuite(c *call) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	list, err := c.repo.git.log("--max-count=1", s.headSHA)
+	o, err := h.wholeSuite(c.repo, s)
+	return http.StatusOK, o, err
+}
+
+// wholeSuite is a check suite with its commit and repository.
+func (h *Hub) wholeSuite(r *repository, s *checkSuite) (object, error) {
+	list, err := r.git.log("--max-count=1", s.headSHA)
+	if err != nil {
+		return nil, err
+	}
+	o := h.suiteJSON(r, s)
+	o["head_commit"], o["repository"] = simpleCommit(list[0]), h.repoJSON(r)
+	return o, nil
+}
+
+// listSuites lists the suites of a commit: the app has at most one there. The
+// filters app_id and check_name can only empty the list.
+func (h *Hub) listSuites(c *call) (int, any, error) {
+	sha, err := c.repo.resolve(c.params["ref"])
 	if err != nil {
 		return 0, nil, err
 	}
-	o := h.suiteJSON(c.repo, s)
-	o["head_commit"], o["repository"] = simpleCommit(list[0]), h.repoJSON(c.repo)
-	return http.StatusOK, o, nil
+	list := []object{}
+	if s := c.repo.suites[sha]; s != nil && h.isThisApp(c) && c.repo.hasRun(s, c.query.Get("check_name")) {
+		o, err := h.wholeSuite(c.repo, s)
+		if err != nil {
+			return 0, nil, err
+		}
+		list = append(list, o)
+	}
+	return http.StatusOK, object{"total_count": len(list), "check_suites": page(c, list)}, nil
+}
+
+// isThisApp tells whether a query's app_id leaves this app's things in.
+func (h *Hub) isThisApp(c *call) bool {
+	id := c.query.Get("app_id")
+	return id == "" || id == strconv.FormatInt(h.opts.AppID, 10)
+}
+
+// hasRun tells whether a suite has a run of that name; every suite has one of
+// no name.
+func (r *repository) hasRun(s *checkSuite, name string) bool {
+	return name == "" || slices.ContainsFunc(r.runs, func(run *checkRun) bool { return run.suite == s && run.Name == name })
+}
+
+func (h *Hub) rerequestSuite(c *call) (int, any, error) {
+	if err := asAppOnly(c); err != nil {
+		return 0, nil, err
+	}
+	s, err := c.checkSuite()
+	if err != nil {
+		return 0, nil, err
+	}
+	return http.StatusCreated, object{}, h.sendSuite(c.repo, s, "rerequested", h.bot())
 }

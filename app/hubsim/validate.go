@@ -47,19 +47,24 @@ var loadDescription = sync.OnceValues(func() (*description, error) {
 	if err != nil {
 		return nil, fmt.Errorf("openapi description: %w", err)
 	}
-	allowDeletedHead(doc)
+	mend(doc)
 	return &description{doc: doc, routes: routesOf(doc)}, nil
 })
 
-// allowDeletedHead mends the one place where the description is wrong: the
-// head repository of a pull request is null once it was deleted.
-func allowDeletedHead(doc *openapi3.T) {
+// mend corrects the two places where the description is wrong: the head
+// repository of a pull request is null once it was deleted, and an account in
+// the list of installations is a user or an enterprise, never both at once.
+func mend(doc *openapi3.T) {
+	schemas := doc.Components.Schemas
 	for _, name := range []string{"pull-request", "pull-request-simple"} {
-		head := doc.Components.Schemas[name].Value.Properties["head"].Value
+		head := schemas[name].Value.Properties["head"].Value
 		nullable := *head.Properties["repo"].Value
 		nullable.Nullable = true
 		head.Properties["repo"] = &openapi3.SchemaRef{Value: &nullable}
 	}
+	list := doc.Paths.Value("/app/installations").Get.Responses.Status(http.StatusOK)
+	item := list.Value.Content.Get("application/json").Schema.Value.Items.Value
+	item.Properties["account"] = schemas["installation"].Value.Properties["account"]
 }
 
 func routesOf(doc *openapi3.T) []*route {

@@ -359,6 +359,15 @@ func (h *Hub) commitDate() int64 {
 func (h *Hub) pushed(r *repository, branch string) error {
 	r.pushedAt = h.now()
 	defer h.touch()
+	if h.opts.RequestSuites {
+		sha, err := r.git.tip(branch)
+		if err != nil {
+			return err
+		}
+		if err := h.sendSuite(r, h.suite(r, sha), "requested", r.owner); err != nil {
+			return err
+		}
+	}
 	for _, base := range h.sortedRepos() {
 		for _, p := range base.sortedPulls() {
 			if p.state != "open" || p.headRepo != r || p.headRef != branch {

@@ -233,11 +233,11 @@ func (h *Hub) Push(fullName string, number int64, changes ...Change) (sha string
 	return h.commitTo(p.headRepo, p.headRef, p.headRef, "Update "+p.headRef, changes)
 }
 
-// Retarget changes the base branch and sends pull_request.edited.
+// Retarget changes the base branch of an open pull request and sends pull_request.edited.
 func (h *Hub) Retarget(fullName string, number int64, base string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	_, p, err := h.pull(fullName, number)
+	_, p, err := h.openPull(fullName, number)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,115 @@
+package hubsim_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"underwrite/app/hubsim"
+)
+
+// TestOutsideOfTheDescription: each such call is refused and remembered.
+func TestOutsideOfTheDescription(t *testing.T) {
+	for _, tc := range []struct {
+		name, method, path, body string
+		code                     int
+		says                     string // in the violation
+	}{
+		{"unknown path", http.MethodGet, "/repos/" + repo + "/secrets", "", 404, "not in the description"},
+		{"unknown method", http.MethodPut, "/repos/" + repo + "/pulls/1", "", 404, "not in the description"},
+		{"a review", http.MethodPost, "/repos/" + repo + "/pulls/1/reviews", "{}", 404, "not in the description"},
+		{"a comment", http.MethodPost, "/repos/" + repo + "/issues/1/comments", `{"body":"x"}`, 404, "not in the description"},
+		{"graphql", http.MethodPost, "/graphql", `{}`, 404, "not in the description"},
+		{"empty owner", http.MethodGet, "/repos//calc", "", 404, "not in the description"},
+		{"described, not simulated", http.MethodGet, "/repos/" + repo + "/rules/branches/main", "", 501, "does not simulate"},
+		{"unknown query parameter", http.MethodGet, "/repos/" + repo + "/pulls?states=open", "", 422, `"states" is not described`},
+		{"query value", http.MethodGet, "/repos/" + repo + "/pulls?state=opened", "", 422, "state"},
+		{"path value", http.MethodGet, "/repos/" + repo + "/pulls/one", "", 422, "pull_number"},
+		{"missing field", http.MethodPost, "/repos/" + repo + "/check-runs", `{"name":"x"}`, 422, "head_sha"},
+		{"field of another type", http.MethodPost, "/repos/" + repo + "/check-runs", `{"name":1,"head_sha":"x"}`, 422, "name"},
+		{"no body", http.MethodPost, "/repos/" + repo + "/check-runs", "", 422, "body"},
+		{"broken JSON", http.MethodPost, "/repos/" + repo + "/check-runs", `{"name":`, 400, "parsing JSON"},
+		{"body where none belongs", http.MethodDelete, "/installation/token", `{"a":1}`, 422, "body"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := newWorld(t, hubsim.Options{})
+			w.open("feature")
+			code, body := w.do(tc.method, tc.path, "token "+w.token(), tc.body)
+			if code != tc.code || !strings.Contains(body, `"message"`) {
+				t.Errorf("status %d %s, want %d", code, body, tc.code)
+			}
+			w.violated(tc.says)
+		})
+	}
+}
+
+func TestBodyTooLarge(t *testing.T) {
+	w := newWorld(t, hubsim.Options{})
+	code, _ := w.do(http.MethodPost, "/repos/"+repo+"/check-runs", "token "+w.token(), `{"name":"`+strings.Repeat("x", 8<<20)+`"}`)
+	if code != http.StatusRequestEntityTooLarge {
+		t.Errorf("status %d", code)
+	}
+}
+
+// TestRefs: refs with slashes are found, revision expressions are not.
+func TestRefs(t *testing.T) {
+	w := newWorld(t, hubsim.Options{})
+	w.open("a/b/c")
+	auth := "token " + w.token()
+	for _, tc := range []struct {
+		path string
+		code int
+	}{
+		{"/git/ref/heads/a/b/c", 200},
+		{"/git/ref/heads/a%2Fb%2Fc", 200},
+		{"/git/ref/pull/1/head", 200},
+		{"/git/ref/heads/a", 404},
+		{"/git/ref/heads/missing", 404},
+		{"/git/ref/heads/*", 404},
+		{"/commits/a/b/c", 200},
+		{"/commits/heads/a/b/c", 200},
+		{"/commits/a/b/c/check-runs", 200},
+		{"/commits/pull/1/head", 200},
+		{"/commits/" + w.base, 200},
+		{"/commits/" + w.base + "/pulls", 200},
+		{"/commits/main~0", 422},
+		{"/commits/main%5E%7Bcommit%7D", 422},
+		{"/commits/--all", 422},
+		{"/commits/" + w.base[:12], 422},
+		{"/commits/" + strings.Repeat("0", 40), 422},
+		{"/pulls/7", 404},
+		{"/check-runs/7", 404},
+	} {
+		if code, body := w.do(http.MethodGet, "/repos/"+repo+tc.path, auth, ""); code != tc.code {
+			t.Errorf("GET %s: status %d %s, want %d", tc.path, code, body, tc.code)
+		}
+		if code, _ := w.do(http.MethodGet, "/api/v3/repos/"+repo+tc.path, auth, ""); code != tc.code {
+			t.Errorf("GET /api/v3…%s: status %d, want %d", tc.path, code, tc.code)
+		}
+	}
+	w.clean()
+}
+
+// TestMiddleware: the seam sees the API and git alike.
+func TestMiddleware(t *testing.T) {
+	down := false
+	w := newWorld(t, hubsim.Options{Middleware: func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			if down {
+				http.Error(rw, "down", http.StatusBadGateway)
+				return
+			}
+			next.ServeHTTP(rw, r)
+		})
+	}})
+	auth := "token " + w.token()
+	if code, _ := w.do(http.MethodGet, "/repos/"+repo, auth, ""); code != http.StatusOK {
+		t.Errorf("status %d", code)
+	}
+	down = true
+	for _, path := range []string{"/repos/" + repo, "/" + repo + ".git/info/refs?service=git-upload-pack"} {
+		if code, _ := w.do(http.MethodGet, path, auth, ""); code != http.StatusBadGateway {
+			t.Errorf("GET %s: status %d", path, code)
+		}
+	}
+}
