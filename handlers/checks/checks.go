@@ -92,9 +92,6 @@ type Action struct{ Label, Description, Identifier string }
 // ScopeSentence stands on every check run and receipt page.
 const ScopeSentence = "A run proves that the pinned command ended so on this exact tree; it does not assess code quality, security or mergeworthiness."
 
-// Render makes the check run of a report (table in docs/architecture.md).
-func Render(r Report) Run { return Run{} }
-
 // Poster creates and updates check runs.
 type Poster interface {
 	// Post brings the check run of run.ExternalID on run.HeadSHA to the given
