@@ -6,7 +6,6 @@ import (
 	"strings"
 	"syscall"
 
-	"underwrite/runner/sandbox"
 	"underwrite/runner/wire"
 )
 
@@ -62,23 +61,23 @@ func judge(r Report) verdict {
 func judgeFault(r Report) verdict {
 	f := r.Fault
 	switch f.Kind {
-	case string(sandbox.FaultWall):
+	case wire.FaultWall:
 		return completed(TimedOut, "timed out after %d s (wall limit)", limitOr(f, r.Limits.WallSeconds))
-	case string(sandbox.FaultCPU):
+	case wire.FaultCPU:
 		return completed(TimedOut, "timed out after %d s (CPU limit)", limitOr(f, r.Limits.CPUSeconds))
-	case string(sandbox.FaultMemory):
+	case wire.FaultMemory:
 		return completed(Failure, "out of memory (limit %s)", size(limitOr(f, r.Limits.MemoryBytes)))
-	case string(sandbox.FaultProcesses):
+	case wire.FaultProcesses:
 		return completed(Failure, "too many processes (limit %d)", limitOr(f, r.Limits.Processes))
-	case string(sandbox.FaultWorkspace):
+	case wire.FaultWorkspace:
 		return completed(Failure, "workspace full (limit %s)", size(limitOr(f, r.Limits.WorkspaceBytes)))
-	case string(sandbox.FaultOutput):
+	case wire.FaultOutput:
 		return completed(Failure, "too much output (limit %s)", size(limitOr(f, r.Limits.OutputBytes)))
-	case string(sandbox.FaultSignal):
+	case wire.FaultSignal:
 		return completed(Failure, "killed by %s", signalName(f.Measured))
-	case string(sandbox.FaultCancelled):
+	case wire.FaultCancelled:
 		return judgeCancelled(r.By)
-	case string(sandbox.FaultExpired):
+	case wire.FaultExpired:
 		return ourFault("the job could not start before its capability expired")
 	case wire.FaultUnsupportedOutput:
 		return completed(Failure, "unsupported output: %s", reason(f, "a file that a receipt cannot express"))

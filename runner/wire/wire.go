@@ -72,6 +72,20 @@ type Fault struct {
 	Limit    int64  `json:"limit,omitempty"`
 }
 
+// The sandbox's fault kinds, for those who must not import it; the meaning of
+// Measured and Limit is documented there.
+const (
+	FaultWall      = "wall"
+	FaultCPU       = "cpu"
+	FaultMemory    = "memory"
+	FaultProcesses = "processes"
+	FaultWorkspace = "workspace"
+	FaultOutput    = "output"
+	FaultSignal    = "signal"
+	FaultCancelled = "cancelled"
+	FaultExpired   = "expired"
+)
+
 // Fault kinds beside those of the sandbox.
 const (
 	FaultRefusedInput      = "refused-input"      // hostile or unsupported tree, too large
