@@ -33,7 +33,7 @@ type ban struct {
 var bans = []ban{
 	{
 		from: []string{"handlers", "app/controller", "app/web", "app/linked", "app/config", "app/evidence"},
-		to:   []string{"runner", "runner/policy", "runner/sandbox", "runner/image", "runner/posture", "runner/grade", "runner/internal/signkey"},
+		to:   []string{"runner", "runner/policy", "runner/sandbox", "runner/image", "runner/posture", "runner/grade", "runner/gateway", "runner/internal/signkey"},
 		// exact packages: the leaf packages below runner that the controller shares are not listed
 		reason: "the controller must not be able to run guests or to touch the signing key",
 	},
@@ -48,6 +48,11 @@ var bans = []ban{
 		to:     []string{"net", "net/http"},
 		reason: "code that holds the signing key has no network",
 		direct: true,
+	},
+	{
+		from:   []string{"runner/gateway", "runner/policy"},
+		to:     []string{"runner", "runner/internal/signkey", "runner/sandbox/gvisor"},
+		reason: "what listens on the socket can neither sign nor run a guest",
 	},
 	{
 		from:   []string{""},
@@ -92,7 +97,7 @@ var bans = []ban{
 	{
 		from:   []string{""},
 		to:     []string{"os/exec"},
-		except: []string{"runner/confine", "runner/sandbox/gvisor", "app"},
+		except: []string{"runner/confine", "runner/sandbox/gvisor", "runner/gateway", "app"}, // the gateway starts one execution per request
 		direct: true,
 		reason: "processes are started in few, reviewed places",
 	},

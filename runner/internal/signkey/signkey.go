@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/x509"
-	"encoding/hex"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -16,6 +15,7 @@ import (
 	"strings"
 	"syscall"
 
+	"underwrite/attest"
 	"underwrite/runner/internal/hostpath"
 )
 
@@ -28,7 +28,6 @@ var (
 	ErrPermissions = errors.New("key file is open to others")
 	ErrFormat      = errors.New("not one PEM block with a private key")
 	ErrCurve       = errors.New("not an ECDSA P-256 key")
-	ErrMismatch    = errors.New("public key does not belong to the signing key")
 )
 
 // Key signs bytes. It has no method and no field that gives the key away, and
@@ -58,7 +57,7 @@ func Load(path string) (*Key, error) {
 	if err != nil {
 		return nil, fmt.Errorf("signing key %s: %w; make one with `underwrite keygen`", path, err)
 	}
-	id, err := ID(&private.PublicKey)
+	id, err := attest.KeyID(&private.PublicKey)
 	return &Key{private, id}, err
 }
 
@@ -108,27 +107,16 @@ func (k *Key) Sign(message []byte) ([]byte, error) {
 	return ecdsa.SignASN1(rand.Reader, k.private, sum[:])
 }
 
+// Verify reports whether Sign made the signature of the message with this key.
+func (k *Key) Verify(message, signature []byte) bool {
+	return attest.VerifyASN1(&k.private.PublicKey, message, signature)
+}
+
 // ID is the profile's keyId of the key.
 func (k *Key) ID() string { return k.id }
 
-// Public returns a copy of the public key.
-func (k *Key) Public() *ecdsa.PublicKey {
-	public := k.private.PublicKey
-	return &public
-}
-
 // Format writes the key id for every verb, so that no log shows the key.
 func (k *Key) Format(s fmt.State, _ rune) { io.WriteString(s, "signkey("+k.id+")") }
-
-// ID is "sha256:" and the hex SHA-256 of the DER SubjectPublicKeyInfo.
-func ID(public *ecdsa.PublicKey) (string, error) {
-	der, err := x509.MarshalPKIXPublicKey(public)
-	if err != nil {
-		return "", fmt.Errorf("public key: %w", err)
-	}
-	sum := sha256.Sum256(der)
-	return "sha256:" + hex.EncodeToString(sum[:]), nil
-}
 
 // Generate makes a new key: the private half at path (mode 0600), the public
 // half at publicPath (0644). Neither may exist. A crash leaves at most one

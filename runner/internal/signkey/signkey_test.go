@@ -5,7 +5,6 @@ import (
 	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/sha256"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -14,6 +13,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"underwrite/attest"
 )
 
 func generated(t *testing.T) string {
@@ -35,20 +36,18 @@ func TestGenerateLoadSign(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sum := sha256.Sum256([]byte("message"))
-	if !ecdsa.VerifyASN1(key.Public(), sum[:], sig) {
-		t.Error("signature does not verify")
+	if !key.Verify([]byte("message"), sig) || key.Verify([]byte("massage"), sig) {
+		t.Error("Verify does not tell the signed message from another")
 	}
 	b, err := os.ReadFile(path + ".pub")
 	if err != nil {
 		t.Fatal(err)
 	}
-	block, _ := pem.Decode(b)
-	public, err := x509.ParsePKIXPublicKey(block.Bytes)
-	if err != nil || !key.Public().Equal(public) {
+	public, err := attest.ParsePublicKeyPEM(b)
+	if err != nil || !attest.VerifyASN1(public, []byte("message"), sig) {
 		t.Errorf("public file holds another key: %v", err)
 	}
-	if id, err := ID(public.(*ecdsa.PublicKey)); err != nil || id != key.ID() || len(id) != len("sha256:")+64 {
+	if id, err := attest.KeyID(public); err != nil || id != key.ID() || len(id) != len("sha256:")+64 {
 		t.Errorf("ID = %q, %v, want %q", id, err, key.ID())
 	}
 }
@@ -135,8 +134,11 @@ func TestLoadSEC1(t *testing.T) {
 		t.Fatal(err)
 	}
 	key, err := Load(path)
-	if err != nil || !key.Public().Equal(&private.PublicKey) {
-		t.Errorf("Load = %v, %v", key, err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want, err := attest.KeyID(&private.PublicKey); err != nil || key.ID() != want {
+		t.Errorf("ID = %s, want %s, %v", key.ID(), want, err)
 	}
 }
 
