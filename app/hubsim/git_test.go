@@ -3,6 +3,7 @@ package hubsim_test
 import (
 	"context"
 	"encoding/base64"
+	"errors"
 	"net/http"
 	"os"
 	"os/exec"
@@ -20,7 +21,9 @@ import (
 func (w *world) fetch(authorization string, refspecs ...string) (dir string, output string, err error) {
 	w.t.Helper()
 	dir = filepath.Join(w.t.TempDir(), "copy.git")
-	w.git(dir, nil, "init", "--quiet", "--bare", dir)
+	if out, err := gitCommand(w.ctx, dir, "init", "--quiet", "--bare", dir).CombinedOutput(); err != nil {
+		return "", string(out), err
+	}
 	env := []string{"GIT_CONFIG_COUNT=0"}
 	if authorization != "" {
 		env = []string{"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=http.extraHeader", "GIT_CONFIG_VALUE_0=Authorization: " + authorization}
@@ -37,11 +40,9 @@ func gitCommand(ctx context.Context, dir string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-func (w *world) git(dir string, env []string, args ...string) string {
+func (w *world) git(dir string, args ...string) string {
 	w.t.Helper()
-	cmd := gitCommand(w.ctx, dir, args...)
-	cmd.Env = append(cmd.Env, env...)
-	out, err := cmd.CombinedOutput()
+	out, err := gitCommand(w.ctx, dir, args...).CombinedOutput()
 	if err != nil {
 		w.t.Fatalf("git %v: %v\n%s", args, err, out)
 	}
@@ -62,10 +63,10 @@ func TestFetch(t *testing.T) {
 	if err != nil {
 		t.Fatalf("fetch: %v\n%s", err, out)
 	}
-	if got := w.git(dir, nil, "rev-parse", "refs/underwrite/base", "refs/underwrite/head"); got != w.base+"\n"+w.head(n) {
+	if got := w.git(dir, "rev-parse", "refs/underwrite/base", "refs/underwrite/head"); got != w.base+"\n"+w.head(n) {
 		t.Errorf("fetched %q, want base %s and head %s", got, w.base, w.head(n))
 	}
-	if got := w.git(dir, nil, "show", "refs/underwrite/head:fork.py"); got != "y = 2" {
+	if got := w.git(dir, "show", "refs/underwrite/head:fork.py"); got != "y = 2" {
 		t.Errorf("fork.py = %q", got)
 	}
 	w.clean()
@@ -82,7 +83,7 @@ func TestFetchOldBase(t *testing.T) {
 	if err != nil {
 		t.Fatalf("fetch: %v\n%s", err, out)
 	}
-	if got := w.git(dir, nil, "rev-parse", "refs/old"); got != old {
+	if got := w.git(dir, "rev-parse", "refs/old"); got != old {
 		t.Errorf("fetched %s, want %s", got, old)
 	}
 }
@@ -195,5 +196,16 @@ func TestImportRepo(t *testing.T) {
 	}
 	if _, err := w.ImportRepo(owner+"/copy2", src, "missing"); err == nil {
 		t.Error("imported a branch that does not exist")
+	}
+	if _, err := w.GitDir(owner + "/copy2"); !errors.Is(err, hubsim.ErrNotFound) {
+		t.Errorf("half a repository is left: %v", err)
+	}
+	if _, err := w.CreateRepo(owner+"/copy", hubsim.File("a", "a")); !errors.Is(err, hubsim.ErrExists) {
+		t.Errorf("made twice: %v", err)
+	}
+	for _, bad := range []string{"name", "a/b/c", "/x", "x/"} {
+		if _, err := w.CreateRepo(bad, hubsim.File("a", "a")); err == nil {
+			t.Errorf("made a repository %q", bad)
+		}
 	}
 }

@@ -38,8 +38,8 @@ var DefaultEvents = []string{"pull_request", "issue_comment", "merge_group"}
 
 // Options say what a Hub is made of. The zero value is a working hub.
 type Options struct {
-	// Dir holds the bare repositories. Empty: a temporary directory that Close
-	// removes.
+	// Dir holds the bare repositories: an empty directory, or one to be made.
+	// Empty: a temporary directory that Close removes.
 	Dir string
 	// BaseURL is put in front of the URLs in responses when the Hub is mounted
 	// as a handler somewhere else. Start overrides it.
@@ -128,7 +128,10 @@ func New(o Options) (*Hub, error) {
 			return nil, fmt.Errorf("repository directory: %w", err)
 		}
 	}
-	if dir, err = filepath.Abs(dir); err != nil {
+	if dir, err = filepath.Abs(dir); err == nil {
+		err = os.MkdirAll(dir, 0o700)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("repository directory: %w", err)
 	}
 	h := &Hub{

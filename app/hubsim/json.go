@@ -125,7 +125,7 @@ func (h *Hub) repoJSON(r *repository) object {
 }
 
 func (h *Hub) pullURL(p *pull) string { return fmt.Sprintf("%s/pulls/%d", h.repoURL(p.base), p.number) }
-func (h *Hub) pullPage(p *pull) string {
+func (h *Hub) pullPageURL(p *pull) string {
 	return fmt.Sprintf("%s/pull/%d", h.repoPage(p.base), p.number)
 }
 func (h *Hub) issueURL(p *pull) string {
@@ -154,8 +154,8 @@ func (h *Hub) pullJSON(p *pull) object {
 func (h *Hub) pullSimpleJSON(p *pull) object {
 	url, issue := h.pullURL(p), h.issueURL(p)
 	o := object{
-		"url": url, "id": p.id, "node_id": nodeID("PullRequest", p.id), "html_url": h.pullPage(p), "diff_url": h.pullPage(p) + ".diff",
-		"patch_url": h.pullPage(p) + ".patch", "issue_url": issue, "number": p.number, "state": p.state, "locked": false,
+		"url": url, "id": p.id, "node_id": nodeID("PullRequest", p.id), "html_url": h.pullPageURL(p), "diff_url": h.pullPageURL(p) + ".diff",
+		"patch_url": h.pullPageURL(p) + ".patch", "issue_url": issue, "number": p.number, "state": p.state, "locked": false,
 		"title": p.title, "user": h.userJSON(p.author), "body": stringOrNull(p.body), "created_at": timeJSON(p.createdAt),
 		"updated_at": timeJSON(p.updatedAt), "closed_at": timeOrNull(p.closedAt), "merged_at": timeOrNull(p.mergedAt),
 		"merge_commit_sha": stringOrNull(p.mergeSHA), "assignee": nil, "assignees": []any{}, "requested_reviewers": []any{},
@@ -168,7 +168,7 @@ func (h *Hub) pullSimpleJSON(p *pull) object {
 	}
 	links := object{}
 	for name, href := range map[string]string{
-		"self": url, "html": h.pullPage(p), "issue": issue, "comments": issue + "/comments",
+		"self": url, "html": h.pullPageURL(p), "issue": issue, "comments": issue + "/comments",
 		"review_comments": url + "/comments", "review_comment": h.repoURL(p.base) + "/pulls/comments{/number}",
 		"commits": url + "/commits", "statuses": h.repoURL(p.base) + "/statuses/" + p.headSHA,
 	} {
@@ -225,14 +225,14 @@ func (h *Hub) issuePayload(r *repository, p *pull) object {
 	url := h.issueURL(p)
 	return object{
 		"url": url, "repository_url": h.repoURL(r), "labels_url": url + "/labels{/name}", "comments_url": url + "/comments",
-		"events_url": url + "/events", "html_url": h.pullPage(p), "id": p.id, "node_id": nodeID("PullRequest", p.id),
+		"events_url": url + "/events", "html_url": h.pullPageURL(p), "id": p.id, "node_id": nodeID("PullRequest", p.id),
 		"number": p.number, "title": p.title, "user": h.userJSON(p.author), "labels": []any{}, "state": p.state, "locked": false,
 		"assignee": nil, "assignees": []any{}, "milestone": nil, "comments": len(commentsOn(p)),
 		"created_at": timeJSON(p.createdAt), "updated_at": timeJSON(p.updatedAt), "closed_at": timeOrNull(p.closedAt),
 		"author_association": h.association(r, p.author), "body": stringOrNull(p.body), "active_lock_reason": nil, "draft": p.draft,
 		"pull_request": object{
-			"url": h.pullURL(p), "html_url": h.pullPage(p), "diff_url": h.pullPage(p) + ".diff",
-			"patch_url": h.pullPage(p) + ".patch", "merged_at": timeOrNull(p.mergedAt),
+			"url": h.pullURL(p), "html_url": h.pullPageURL(p), "diff_url": h.pullPageURL(p) + ".diff",
+			"patch_url": h.pullPageURL(p) + ".patch", "merged_at": timeOrNull(p.mergedAt),
 		},
 	}
 }

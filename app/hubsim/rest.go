@@ -111,6 +111,9 @@ func (h *Hub) serve(w http.ResponseWriter, r *http.Request) {
 		h.serveGit(w, r, repo, rest)
 		return
 	}
+	if h.servePage(w, r) {
+		return
+	}
 	path := strings.TrimPrefix(r.URL.EscapedPath(), "/api/v3")
 	route, params := h.api.find(r.Method, path)
 	if route == nil {
@@ -147,7 +150,7 @@ func (h *Hub) serveAPI(w http.ResponseWriter, r *http.Request, route *route, par
 	}
 	h.setRateHeader(w.Header(), c)
 	if err := h.api.checkResponse(in, status, w.Header(), data); err != nil {
-		h.violation("response to %s %s (%d): %v", r.Method, r.URL.Path, status, err)
+		h.violation("response to %s %s (%d): %s", r.Method, r.URL.Path, status, firstLine(err))
 		status, data = http.StatusInternalServerError, mustJSON(object{"message": "the hub's own response breaks the description", "documentation_url": docsURL})
 	}
 	writeJSON(w, status, data)
@@ -210,6 +213,8 @@ func (h *Hub) answer(r *http.Request, id string, c *call, invalid error) (int, a
 	return op.serve(h, c)
 }
 
+// firstLine is what an error of the validator says without the schema that it
+// quotes at length.
 func firstLine(err error) string {
 	line, _, _ := strings.Cut(err.Error(), "\n")
 	return line

@@ -1,9 +1,13 @@
 package hubsim_test
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/google/go-github/v66/github"
+	"golang.org/x/sync/errgroup"
 
 	"underwrite/app/hubsim"
 )
@@ -86,6 +90,67 @@ func TestRefs(t *testing.T) {
 		if code, _ := w.do(http.MethodGet, "/api/v3/repos/"+repo+tc.path, auth, ""); code != tc.code {
 			t.Errorf("GET /api/v3…%s: status %d, want %d", tc.path, code, tc.code)
 		}
+	}
+	w.clean()
+}
+
+// TestPullRequestPage: what a check run says is shown as text, whatever it is.
+func TestPullRequestPage(t *testing.T) {
+	w := newWorld(t, hubsim.Options{})
+	n := w.open("feature")
+	_, err := w.create(w.head(n), func(o *github.CreateCheckRunOptions) {
+		o.Conclusion, o.Output = github.String("failure"), output("<script>alert(1)</script>")
+	})
+	ok(t, err)
+	p, err := w.PullRequest(repo, n)
+	ok(t, err)
+	code, body := w.do(http.MethodGet, strings.TrimPrefix(p.URL, w.URL()), "", "")
+	for _, want := range []string{"Add feature", "underwrite/tests: failure", w.head(n), "&lt;script&gt;alert(1)"} {
+		if code != http.StatusOK || !strings.Contains(body, want) {
+			t.Errorf("status %d, page without %q:\n%s", code, want, body)
+		}
+	}
+	if code, _ := w.do(http.MethodGet, "/"+repo+"/pull/7", "", ""); code != http.StatusNotFound {
+		t.Errorf("page of nothing: status %d", code)
+	}
+	w.clean()
+}
+
+// TestConcurrentUse: people, the app and git at the same time; the race
+// detector watches.
+func TestConcurrentUse(t *testing.T) {
+	w := newWorld(t, hubsim.Options{})
+	r := w.receive()
+	auth := basic(w.token())
+	var g errgroup.Group
+	for i := range 4 {
+		branch := fmt.Sprint("b", i)
+		g.Go(func() error {
+			n, err := w.OpenPullRequest(hubsim.NewPullRequest{Repo: repo, Branch: branch, Changes: []hubsim.Change{hubsim.File(branch, "x")}})
+			if err != nil {
+				return err
+			}
+			head, err := w.Push(repo, n, hubsim.File(branch, "y"))
+			if err != nil {
+				return err
+			}
+			if _, err := w.create(head, func(o *github.CreateCheckRunOptions) { o.Conclusion = github.String("success") }); err != nil {
+				return err
+			}
+			if _, err := w.WaitForCheckRun(w.ctx, repo, head, "underwrite/tests"); err != nil {
+				return err
+			}
+			_, out, err := w.fetch(auth, fmt.Sprintf("refs/pull/%d/head:refs/head", n))
+			if err != nil {
+				return fmt.Errorf("%w: %s", err, out)
+			}
+			_, _, err = w.gh.PullRequests.Get(w.ctx, owner, name, int(n))
+			return err
+		})
+	}
+	ok(t, g.Wait())
+	if got := w.take(r); len(got) != 8 {
+		t.Errorf("%d webhooks, want 8", len(got))
 	}
 	w.clean()
 }

@@ -94,8 +94,9 @@ func (h *Hub) installationOf(r *repository) *installation {
 	return nil
 }
 
-// addRepo makes an empty repository. Callers hold mu.
-func (h *Hub) addRepo(fullName, branch string) (*repository, error) {
+// addRepo makes a repository and fills it; if that fails there is none.
+// Callers hold mu.
+func (h *Hub) addRepo(fullName, branch string, fill func(*repository) error) (*repository, error) {
 	owner, name, ok := strings.Cut(fullName, "/")
 	if !ok || owner == "" || name == "" || strings.Contains(name, "/") {
 		return nil, fmt.Errorf("repository name %q: want owner/name", fullName)
@@ -108,11 +109,20 @@ func (h *Hub) addRepo(fullName, branch string) (*repository, error) {
 		createdAt: h.now(), pushedAt: h.now(), roles: map[string]string{},
 		pulls: map[int64]*pull{}, suites: map[string]*checkSuite{},
 	}
-	r.git = gitDir(filepath.Join(h.dir, fmt.Sprintf("%d.git", r.id)))
-	if err := initRepo(r.git, branch); err != nil {
+	dir := filepath.Join(h.dir, fmt.Sprintf("%d.git", r.id))
+	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
 	}
+	r.git = gitDir(dir)
+	err := initRepo(r.git, branch)
+	if err == nil {
+		err = fill(r)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("repository %s: %w", fullName, err), os.RemoveAll(dir))
+	}
 	h.repos[strings.ToLower(fullName)] = r
+	h.touch()
 	return r, nil
 }
 
@@ -124,32 +134,29 @@ const DefaultBranch = "main"
 func (h *Hub) CreateRepo(fullName string, files ...Change) (sha string, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	r, err := h.addRepo(fullName, DefaultBranch)
-	if err != nil {
-		return "", err
-	}
-	r.owner.org = true
-	defer h.touch()
-	return r.git.commit(DefaultBranch, "", "Start "+r.name, h.commitDate(), files)
+	_, err = h.addRepo(fullName, DefaultBranch, func(r *repository) error {
+		r.owner.org = true
+		sha, err = r.git.commit(DefaultBranch, "", "Start "+r.name, h.commitDate(), files)
+		return err
+	})
+	return sha, err
 }
 
 // ImportRepo makes a repository from the branches and tags of the git
-// directory at path; branch becomes the default branch.
+// directory at path; branch becomes the default branch. It returns its tip.
 func (h *Hub) ImportRepo(fullName, path, branch string) (sha string, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	r, err := h.addRepo(fullName, branch)
-	if err != nil {
-		return "", err
-	}
-	r.owner.org = true
-	defer h.touch()
-	if err := r.git.copyRefs(gitDir(path), "+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*"); err != nil {
-		return "", err
-	}
-	if sha, err = r.git.tip(branch); err == nil && sha == "" {
-		err = fmt.Errorf("branch %s of %s: %w", branch, path, ErrNotFound)
-	}
+	_, err = h.addRepo(fullName, branch, func(r *repository) error {
+		r.owner.org = true
+		if err := r.git.copyRefs(gitDir(path), "+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*"); err != nil {
+			return err
+		}
+		if sha, err = r.git.tip(branch); err == nil && sha == "" {
+			err = fmt.Errorf("branch %s of %s: %w", branch, path, ErrNotFound)
+		}
+		return err
+	})
 	return sha, err
 }
 
@@ -162,14 +169,15 @@ func (h *Hub) Fork(fullName, owner string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	fork, err := h.addRepo(owner+"/"+parent.name, parent.defaultBranch)
+	fork, err := h.addRepo(owner+"/"+parent.name, parent.defaultBranch, func(r *repository) error {
+		r.parent = parent
+		r.roles[strings.ToLower(owner)] = "admin"
+		return r.git.copyRefs(parent.git, "+refs/heads/*:refs/heads/*")
+	})
 	if err != nil {
 		return "", err
 	}
-	defer h.touch()
-	fork.parent = parent
-	fork.roles[strings.ToLower(owner)] = "admin"
-	return fork.fullName(), fork.git.copyRefs(parent.git, "+refs/heads/*:refs/heads/*")
+	return fork.fullName(), nil
 }
 
 // DeleteRepo deletes a repository; for pull requests from it, it becomes

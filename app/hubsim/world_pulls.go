@@ -62,6 +62,7 @@ type NewPullRequest struct {
 type PullRequest struct {
 	Repo    string
 	Number  int64
+	Title   string
 	State   string // open or closed
 	Merged  bool
 	BaseRef string
@@ -92,9 +93,9 @@ func (h *Hub) PullRequest(fullName string, number int64) (PullRequest, error) {
 		return PullRequest{}, err
 	}
 	return PullRequest{
-		Repo: r.fullName(), Number: p.number, State: p.state, Merged: p.mergedAt != nil,
+		Repo: r.fullName(), Number: p.number, Title: p.title, State: p.state, Merged: p.mergedAt != nil,
 		BaseRef: p.baseRef, BaseSHA: p.baseSHA, HeadRef: p.headRef, HeadSHA: p.headSHA,
-		URL: h.pullPage(p),
+		URL: h.pullPageURL(p),
 	}, nil
 }
 
@@ -160,29 +161,37 @@ func (h *Hub) newPull(base, head *repository, n NewPullRequest) (*pull, error) {
 
 // followRefs takes base and head of a pull request from their branches, and
 // brings the head's objects into the base repository. A deleted head
-// repository leaves the head alone.
+// repository leaves the head alone. After an error p is as it was.
 func (h *Hub) followRefs(p *pull) error {
-	baseSHA, err := p.base.git.tip(p.baseRef)
-	if err == nil && baseSHA == "" {
-		err = fmt.Errorf("branch %s of %s: %w", p.baseRef, p.base.fullName(), ErrNotFound)
-	}
-	if err != nil {
+	next := *p
+	var err error
+	if next.baseSHA, err = p.base.git.tip(p.baseRef); err != nil {
 		return err
 	}
-	if p.headRepo != nil {
-		sha, err := p.headRepo.git.tip(p.headRef)
-		if err != nil {
-			return err
-		}
-		if sha != "" {
-			if err := p.base.git.copyRefs(p.headRepo.git, "+refs/heads/"+p.headRef+":"+p.headPullRef()); err != nil {
-				return err
-			}
-			p.headSHA = sha
-		}
+	if next.baseSHA == "" {
+		return fmt.Errorf("branch %s of %s: %w", p.baseRef, p.base.fullName(), ErrNotFound)
 	}
-	p.baseSHA = baseSHA
-	return p.measure()
+	if err := next.followHead(); err != nil {
+		return err
+	}
+	if err := next.measure(); err != nil {
+		return err
+	}
+	*p = next
+	return nil
+}
+
+// followHead takes the head from its branch, if that still exists.
+func (p *pull) followHead() error {
+	if p.headRepo == nil {
+		return nil
+	}
+	sha, err := p.headRepo.git.tip(p.headRef)
+	if err != nil || sha == "" {
+		return err
+	}
+	p.headSHA = sha
+	return p.base.git.copyRefs(p.headRepo.git, "+refs/heads/"+p.headRef+":"+p.headPullRef())
 }
 
 // measure finds the commits and files of a pull request.
