@@ -17,10 +17,9 @@ import (
 // are errors, which wrap ErrSchema.
 func CanonicalJSON(v any) ([]byte, error) { return appendCanonical(nil, v, 0) }
 
+var errDepth = fmt.Errorf("%w: nested too deeply", ErrSchema)
+
 func appendCanonical(b []byte, v any, depth int) ([]byte, error) {
-	if depth > MaxJSONDepth {
-		return nil, fmt.Errorf("%w: nested too deeply", ErrSchema)
-	}
 	switch v := v.(type) {
 	case nil:
 		return append(b, "null"...), nil
@@ -48,6 +47,9 @@ func appendInteger(b []byte, n int64) ([]byte, error) {
 }
 
 func appendArray(b []byte, items []any, depth int) (_ []byte, err error) {
+	if depth > MaxJSONDepth {
+		return nil, errDepth
+	}
 	b = append(b, '[')
 	for i, item := range items {
 		if i > 0 {
@@ -62,6 +64,9 @@ func appendArray(b []byte, items []any, depth int) (_ []byte, err error) {
 
 // appendObject sorts by bytes, which for valid UTF-8 is by code point.
 func appendObject(b []byte, members map[string]any, depth int) (_ []byte, err error) {
+	if depth > MaxJSONDepth {
+		return nil, errDepth
+	}
 	b = append(b, '{')
 	for i, key := range slices.Sorted(maps.Keys(members)) {
 		if i > 0 {

@@ -79,11 +79,11 @@ func (r *reader) peek() byte {
 	return 0
 }
 
+// value reads a value that stands in depth arrays and objects.
 func (r *reader) value(depth int) (any, error) {
-	if depth > MaxJSONDepth {
-		return nil, r.fail("nested too deeply")
-	}
 	switch c := r.next(); {
+	case (c == '{' || c == '[') && depth == MaxJSONDepth:
+		return nil, r.fail("nested too deeply")
 	case c == '{':
 		return r.object(depth + 1)
 	case c == '[':

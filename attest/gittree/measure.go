@@ -220,7 +220,7 @@ func (w *walk) list(fd int, path string) ([]string, error) {
 		return nil, &Error{Kind: OverLimit, Path: path, Err: fmt.Errorf("more than %d entries", w.limits.Entries)}
 	}
 	if err != nil {
-		return nil, &Error{Kind: Unreadable, Path: path, Err: err}
+		return nil, openError(path, err)
 	}
 	w.listed += len(names)
 	slices.Sort(names)
@@ -379,7 +379,7 @@ func (w *walk) confirm(fd int, dir *node, path string) error {
 	}
 	names, err := readNames(fd, len(dir.children))
 	if err != nil && !errors.Is(err, errTooMany) {
-		return &Error{Kind: Unreadable, Path: path, Err: err}
+		return openError(path, err)
 	}
 	slices.Sort(names)
 	if err != nil || !slices.EqualFunc(names, dir.children, func(name string, n *node) bool { return name == n.name }) {
