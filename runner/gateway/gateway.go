@@ -39,6 +39,8 @@ type Options struct {
 	// `underwrite execute` are added, e.g. {"/proc/self/exe", "execute"}.
 	Execute []string
 	Log     zerolog.Logger
+	// Ready, if not nil, is called once the socket accepts connections.
+	Ready func(net.Addr)
 }
 
 type server struct {
@@ -80,6 +82,9 @@ func Serve(ctx context.Context, o Options) error {
 		return err
 	}
 	o.Log.Info().Str("socket", o.Socket).Int("profiles", len(config.Profiles)).Msg("gateway listens")
+	if o.Ready != nil {
+		o.Ready(l.Addr())
+	}
 	s.accept(ctx, l)
 	return nil
 }

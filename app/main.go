@@ -1,0 +1,94 @@
+// Command underwrite judges untrusted pull requests: it freezes them, runs pinned
+// commands on them in a sealed sandbox and reports signed receipts. This package
+// only parses the command line, wires the roles together and runs them.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+
+	"underwrite/runner/confine"
+	"underwrite/runner/sandbox/gvisor"
+)
+
+// Exit codes of every command but execute, whose codes the protocol defines.
+const (
+	exitOK    = 0
+	exitFault = 1 // it was done, and the answer is no
+	exitUsage = 2 // it could not be done
+)
+
+// cli is the command line.
+type cli struct {
+	Gateway gatewayCommand `cmd:"" help:"Run and set up the gateway, which decides what is executed and signed."`
+	Execute executeCommand `cmd:"" help:"Execute one request (started by the gateway)."`
+	Keygen  keygenCommand  `cmd:"" help:"Make a signing key."`
+	Version versionCommand `cmd:"" help:"Print the version."`
+}
+
+// An exitError ends the program with its code after its message is printed.
+type exitError struct {
+	code int
+	err  error
+}
+
+// errSaid stands for an error that the command has reported itself.
+var errSaid = errors.New("")
+
+func (e *exitError) Error() string { return e.err.Error() }
+func (e *exitError) Unwrap() error { return e.err }
+
+func main() {
+	// These never return in a process that was started as a part of a sandbox
+	// or as a confined tool.
+	gvisor.MaybeExec()
+	confine.MaybeExec()
+	os.Exit(run(os.Args[1:]))
+}
+
+func run(args []string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	var c cli
+	exited := -1
+	parser, err := kong.New(&c,
+		kong.Name("underwrite"),
+		kong.Description("Underwrite runs pinned commands on untrusted pull requests in a sealed sandbox and signs what it measured."),
+		kong.Exit(func(code int) { exited = code }),
+		kong.BindTo(ctx, (*context.Context)(nil)),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+	)
+	if err != nil {
+		return report(err)
+	}
+	parsed, err := parser.Parse(args)
+	if exited >= 0 { // help was printed
+		return exited
+	}
+	if err != nil {
+		return report(fmt.Errorf("%w (see underwrite --help)", err))
+	}
+	return report(parsed.Run())
+}
+
+// report prints an error as one line and returns the exit code for it.
+func report(err error) int {
+	if err == nil {
+		return exitOK
+	}
+	var exit *exitError
+	if !errors.As(err, &exit) {
+		exit = &exitError{exitUsage, err}
+	}
+	if text := strings.TrimSpace(exit.Error()); text != "" {
+		fmt.Fprintln(os.Stderr, "underwrite:", text)
+	}
+	return exit.code
+}
