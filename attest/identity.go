@@ -35,6 +35,26 @@ func ReplayKey(signerID, executorID, sessionID, challenge string, a Action, jobD
 	return key, nil
 }
 
+// ReplayKey is the replay key of the execution that r reserves. Errors wrap
+// ErrSchema.
+func (r Request) ReplayKey() (string, error) {
+	jobDigest, err := JobDigest(r.Profile.Job)
+	if err != nil {
+		return "", err
+	}
+	return ReplayKey(r.Profile.SignerID, r.Profile.ExecutorID, r.SessionID, r.Challenge, r.Action, jobDigest)
+}
+
+// Expected is the context of a capability for r over a measured input tree. Both
+// sides derive it here, each from the request that it holds itself.
+func (r Request) Expected(inputTree string) Expected {
+	return Expected{
+		SignerID: r.Profile.SignerID, ExecutorID: r.Profile.ExecutorID,
+		SessionID: r.SessionID, Challenge: r.Challenge, Target: r.Target, Action: r.Action,
+		Job: r.Profile.Job, InputTree: inputTree, Sandbox: r.Profile.Sandbox,
+	}
+}
+
 // NewChallenge returns 32 random bytes as 64 lower-case hex digits ("Session
 // and replay identity"). It must be used for one attempt only.
 func NewChallenge() string {

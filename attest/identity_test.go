@@ -1,6 +1,7 @@
 package attest
 
 import (
+	"reflect"
 	"regexp"
 	"testing"
 )
@@ -14,6 +15,45 @@ func TestReplayKey(t *testing.T) {
 	}
 	if _, err := ReplayKey("\xff", "e", "s", "c", Action{1, 1, 1}, "j"); err == nil {
 		t.Error("accepted text that is not UTF-8")
+	}
+}
+
+func TestRequestExpected(t *testing.T) {
+	e := testExpectation().Expected
+	if got := testRequest().Expected(e.InputTree); !reflect.DeepEqual(got, e) {
+		t.Errorf("%+v", got)
+	}
+}
+
+// Each of the eight values makes another key.
+func TestRequestReplayKey(t *testing.T) {
+	seen := map[string]string{}
+	for name, change := range map[string]func(*Request){
+		"unchanged": func(*Request) {},
+		"signer":    func(r *Request) { r.Profile.SignerID = "x" },
+		"executor":  func(r *Request) { r.Profile.ExecutorID = "x" },
+		"session":   func(r *Request) { r.SessionID = "00000000-0000-0000-0000-000000000000" },
+		"challenge": func(r *Request) { r.Challenge = digits("f") },
+		"seq":       func(r *Request) { r.Action.Seq++ },
+		"beat":      func(r *Request) { r.Action.Beat++ },
+		"attempt":   func(r *Request) { r.Action.Attempt++ },
+		"job":       func(r *Request) { r.Profile.Job.Cwd = "src" },
+	} {
+		r := testRequest()
+		change(&r)
+		key, err := r.ReplayKey()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if other, ok := seen[key]; ok {
+			t.Errorf("%s has the key of %s", name, other)
+		}
+		seen[key] = name
+	}
+	r := testRequest()
+	r.Target.Number++ // no part of the replay identity
+	if key, err := r.ReplayKey(); err != nil || seen[key] != "unchanged" {
+		t.Errorf("%q, %v", seen[key], err)
 	}
 }
 
