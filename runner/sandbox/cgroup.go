@@ -21,6 +21,7 @@ const (
 	cpuPeriod   = 100_000 // microseconds, the kernel's default scheduling period
 	killTimeout = 10 * time.Second
 	killPause   = 2 * time.Millisecond
+	hugePage    = 2 << 20 // bytes
 )
 
 // A Cgroup holds one job with everything that serves it: supervisor, sentry,
@@ -31,6 +32,7 @@ type Cgroup struct {
 	name                 string
 	trees                []hierarchy
 	memory, cpu, cpuacct hierarchy
+	memoryLimit          int64 // bytes
 }
 
 // NewCgroup makes a cgroup for the job id below parent with memory and swap
@@ -46,21 +48,21 @@ func NewCgroup(parent, id string, memoryBytes int64, cpus int) (*Cgroup, error) 
 	}
 	c := &Cgroup{
 		parent: parent, name: id + "." + o.String(), trees: h.distinct(),
-		memory: h.memory, cpu: h.cpu, cpuacct: h.cpuacct,
+		memory: h.memory, cpu: h.cpu, cpuacct: h.cpuacct, memoryLimit: memoryBytes,
 	}
-	if err := c.create(memoryBytes, cpus); err != nil {
+	if err := c.create(cpus); err != nil {
 		return nil, errors.Join(fmt.Errorf("cgroup for %s: %w", id, err), c.Remove())
 	}
 	return c, nil
 }
 
-func (c *Cgroup) create(memoryBytes int64, cpus int) error {
+func (c *Cgroup) create(cpus int) error {
 	for _, tree := range c.trees {
 		if err := c.mkdir(tree); err != nil {
 			return err
 		}
 	}
-	if err := c.limitMemory(memoryBytes); err != nil {
+	if err := c.limitMemory(); err != nil {
 		return err
 	}
 	return c.limitCPU(cpus)
@@ -127,8 +129,8 @@ func (c *Cgroup) Dirs() []string {
 
 // limitMemory leaves no swap beside the limit. Without swap accounting that
 // needs a host without swap.
-func (c *Cgroup) limitMemory(bytes int64) error {
-	limit := strconv.FormatInt(bytes, 10)
+func (c *Cgroup) limitMemory() error {
+	limit := strconv.FormatInt(c.memoryLimit, 10)
 	limitFile, swapFile, swap := "memory.limit_in_bytes", "memory.memsw.limit_in_bytes", limit
 	if c.memory.v2 {
 		limitFile, swapFile, swap = "memory.max", "memory.swap.max", "0"
@@ -185,16 +187,19 @@ func (c *Cgroup) CPUTime() (time.Duration, error) {
 }
 
 // OOMKills returns how many processes of the cgroup the kernel has killed for
-// want of memory, and how often the cgroup's own limit was the reason to
-// reclaim or kill: zero hits mean that the host was out of memory, not the job.
-func (c *Cgroup) OOMKills() (kills, hits int64, err error) {
-	killFile, hitFile, hitKey := "memory.oom_control", "memory.failcnt", ""
+// want of memory, and whether the cgroup itself was at its limit. If it was
+// not, the host was out of memory, which is no fault of the job.
+func (c *Cgroup) OOMKills() (kills int64, atLimit bool, err error) {
 	if c.memory.v2 {
-		killFile, hitFile, hitKey = "memory.events", "memory.events", "max"
+		kills, err1 := c.counter(c.memory, "memory.events", "oom_kill")
+		hits, err2 := c.counter(c.memory, "memory.events", "max")
+		return kills, hits > 0, errors.Join(err1, err2)
 	}
-	kills, err1 := c.counter(c.memory, killFile, "oom_kill")
-	hits, err2 := c.counter(c.memory, hitFile, hitKey)
-	return kills, hits, errors.Join(err1, err2)
+	// Version 1 does not count the hits when swap has the same limit: the peak
+	// tells, which a failed allocation of a huge page leaves just below.
+	kills, err1 := c.counter(c.memory, "memory.oom_control", "oom_kill")
+	peak, err2 := c.MemoryPeak()
+	return kills, peak+hugePage > c.memoryLimit, errors.Join(err1, err2)
 }
 
 // MemoryPeak returns the most memory that the cgroup has held, in bytes. A

@@ -21,11 +21,13 @@ type hostFacts struct {
 
 // CheckHost reports everything that keeps this host from running a sandbox,
 // joined, one line per problem, each naming its remedy; nil if nothing does.
-func CheckHost() error {
+func CheckHost() error { return thisHost().check() }
+
+func thisHost() hostFacts {
 	facts := hostFacts{uid: os.Geteuid(), arch: runtime.GOARCH, userNS: userNamespaces()}
 	facts.dynamic, facts.executable = dynamicExecutable("/proc/self/exe")
 	_, facts.hierarchy = hostHierarchies()
-	return facts.check()
+	return facts
 }
 
 func (f hostFacts) check() error {

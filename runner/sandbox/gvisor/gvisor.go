@@ -12,8 +12,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
-	"runtime/debug"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -46,22 +46,13 @@ func New(opts Options) (*Runtime, error) {
 	return &Runtime{opts}, nil
 }
 
-// module is where gVisor's version is recorded in this binary.
-const module = "gvisor.dev/gvisor"
+// version is the version of gvisor.dev/gvisor in go.mod. It is a constant
+// because test binaries do not record their modules; a test compares the two.
+const version = "v0.0.0-20260905035102-160fafc42237"
 
 // Version names gVisor and the version that is linked in, with the platform
 // that separates guest and host.
-func (r *Runtime) Version() string {
-	version := "unknown"
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, dep := range info.Deps {
-			if dep.Path == module {
-				version = dep.Version
-			}
-		}
-	}
-	return "gvisor " + version + " systrap"
-}
+func (r *Runtime) Version() string { return "gvisor " + version + " systrap" }
 
 const (
 	startTimeout    = 60 * time.Second // for the sandbox to stand
@@ -100,15 +91,17 @@ type run struct {
 	capture *sandbox.Capture
 	child   *child
 
-	launched  time.Time // monotonic; zero before the job
-	startedAt time.Time // the trusted clock's
-	cpuBefore time.Duration
-	status    unix.WaitStatus
-	errno     unix.Errno
-	exited    bool // status or errno is known
-	done      bool // the report is complete
-	failure   error
-	facts     sandbox.Facts
+	launched   time.Time // monotonic; zero before the job
+	startedAt  time.Time // the trusted clock's
+	cpuBefore  time.Duration
+	cpuFinal   bool // facts.CPU is the job's own
+	status     unix.WaitStatus
+	errno      unix.Errno
+	exited     bool  // status or errno is known
+	done       bool  // the report is complete
+	failure    error // what the supervisor says went wrong
+	captureErr error // a byte of output was not read or stored
+	facts      sandbox.Facts
 }
 
 // start begins to capture output and starts the supervisor.
@@ -258,8 +251,9 @@ func (r *run) measure() error {
 	r.facts.MemoryPeak = memory
 	r.facts.WorkspacePeak, r.facts.WorkspaceFull = max(r.facts.WorkspacePeak, bytes), full
 	r.facts.OutputBytes = r.capture.Produced()
-	if !r.launched.IsZero() {
+	if !r.launched.IsZero() && !r.cpuFinal {
 		r.facts.CPU = cpu - r.cpuBefore
+		r.cpuFinal = r.exited // what follows is the sandbox's own end
 	}
 	return nil
 }
@@ -276,58 +270,52 @@ func (r *run) usage() sandbox.Usage {
 func (r *run) finish(cause error) (sandbox.Result, error) {
 	teardown := r.end()
 	var measured error
-	var hostOOM bool
 	if r.child != nil {
-		measured = r.measure()
-		hostOOM = r.memoryVerdict(&measured)
+		measured = errors.Join(r.measure(), r.countKills())
 	}
-	if err := r.cgroup.Remove(); err != nil {
-		teardown = errors.Join(teardown, err)
-	}
-	result := sandbox.Result{StartedAt: r.startedAt, Elapsed: r.facts.Elapsed, Usage: r.usage(), Teardown: teardown == nil}
+	teardown = errors.Join(teardown, r.cgroup.Remove())
+	result := sandbox.Result{StartedAt: r.startedAt, Elapsed: r.facts.Elapsed, Teardown: teardown == nil}
 	if r.exited && r.errno == 0 {
 		if r.status.Signaled() {
 			r.facts.Signal = int(r.status.Signal())
 		}
 		result.Exited, result.ExitCode = r.status.Exited(), max(r.status.ExitStatus(), 0)
 	}
+	result.Usage = r.usage()
 	v := sandbox.Judge(r.facts, r.spec.Limits)
 	result.Fault, result.Measured, result.Limit = v.Kind, v.Measured, v.Limit
-	err := errors.Join(cause, measured, teardown)
-	switch {
-	case hostOOM:
-		err = errors.Join(err, errors.New("the host ran out of memory"))
-	case v.Kind == sandbox.FaultNone || r.facts.Killed == sandbox.FaultNone && !r.done && v.Kind != sandbox.FaultMemory && v.Kind != sandbox.FaultExpired:
-		err = errors.Join(err, r.incomplete())
-	}
-	return result, err
+	return result, errors.Join(cause, measured, r.captureErr, teardown, r.incomplete(v.Kind))
 }
 
-// memoryVerdict reads the out-of-memory counters. It reports whether the
-// kernel killed for the host's sake, without the job being at its limit.
-func (r *run) memoryVerdict(err *error) (hostOOM bool) {
-	kills, hits, e := r.cgroup.OOMKills()
-	if e != nil {
-		*err = errors.Join(*err, fmt.Errorf("read out-of-memory kills: %w", e))
+// countKills reads the out-of-memory counter. A kill for the host's sake,
+// without the job being at its limit, is an error and not the job's fault.
+func (r *run) countKills() error {
+	kills, atLimit, err := r.cgroup.OOMKills()
+	if err != nil {
+		return fmt.Errorf("read out-of-memory kills: %w", err)
 	}
-	if kills > 0 && hits == 0 {
-		return true
+	if kills > 0 && !atLimit {
+		return errors.New("the host ran out of memory")
 	}
 	r.facts.OOMKills = kills
-	return false
+	return nil
 }
 
-// incomplete says why there is no complete report, nil if there is one.
-func (r *run) incomplete() error {
+// incomplete says why the report is not complete, nil if it is, or if it cannot
+// be because of the verdict: the run was ended from outside, or the kernel
+// killed for want of memory what should have reported.
+func (r *run) incomplete(verdict sandbox.FaultKind) error {
 	switch {
-	case r.exited && r.errno != 0:
+	case r.child == nil || r.done && r.errno == 0:
+		return nil
+	case r.facts.Killed != sandbox.FaultNone, verdict == sandbox.FaultExpired, verdict == sandbox.FaultMemory:
+		return nil
+	case r.errno != 0:
 		return fmt.Errorf("%w: %s: %w", sandbox.ErrNotExecuted, r.spec.Job.Executable.Path, r.errno)
 	case r.failure != nil:
 		return r.failure
-	case !r.done && r.child != nil:
-		return errors.New("the supervisor died before its report was complete")
 	}
-	return nil
+	return errors.New("the supervisor died before its report was complete")
 }
 
 // end kills what is left, reaps the supervisor, waits for the end of both
@@ -340,7 +328,12 @@ func (r *run) end() error {
 	}
 	errs = append(errs, r.cgroup.Kill())
 	if r.capture != nil {
-		errs = append(errs, r.capture.Wait(teardownTimeout))
+		// A byte that could not be stored says nothing about the teardown.
+		r.captureErr = r.capture.Wait(teardownTimeout)
+		if errors.Is(r.captureErr, os.ErrDeadlineExceeded) {
+			errs = append(errs, r.captureErr)
+			r.captureErr = nil
+		}
 	}
 	if r.child != nil {
 		errs = append(errs, r.child.clean())

@@ -1,10 +1,15 @@
 package gvisor
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,8 +23,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// testParent keeps the tests' cgroups apart from those of a running gateway.
-const testParent = "/underwrite-test"
+// testParent keeps these tests' cgroups apart from those of a gateway and of
+// other tests that run at the same time. A helper process uses its parent's.
+var testParent = cmp.Or(os.Getenv(helperVariable), fmt.Sprintf("/underwrite-test-%d", os.Getpid()))
 
 const python = "/usr/bin/python3.11"
 
@@ -58,8 +64,92 @@ func newBox(t testing.TB, argv ...string) *box {
 	b.spec.Executable = filepath.Join(b.dir, "executable")
 	b.pin(argv[0])
 	b.spec.Stdout, b.spec.Stderr = b.file("stdout"), b.file("stderr")
+	t.Cleanup(b.checkNothingLeft) // runs before the workspace is unmounted
 	return b
 }
+
+// checkNothingLeft looks for whatever a run could leave on the host.
+func (b *box) checkNothingLeft() {
+	b.t.Helper()
+	for _, pid := range sandboxProcesses(b.t) {
+		b.t.Errorf("process %d of a sandbox is left", pid)
+	}
+	for _, dir := range cgroupDirs(b.t) {
+		b.t.Errorf("cgroup %s is left", dir)
+	}
+	entries, err := os.ReadDir(b.spec.StateDir)
+	if err != nil || len(entries) > 0 {
+		b.t.Errorf("state directory holds %v (%v)", entries, err)
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	b.must(err)
+	for line := range strings.Lines(string(mounts)) {
+		if strings.Contains(line, b.dir) && !strings.Contains(line, " "+b.spec.Workspace+" ") {
+			b.t.Errorf("mount is left: %s", line)
+		}
+	}
+}
+
+// sandboxProcesses lists the processes that run this very binary under a name
+// of the sandbox.
+func sandboxProcesses(t testing.TB) []int {
+	t.Helper()
+	own, err := os.Stat("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pids []int
+	for _, dir := range dirs {
+		pid, _ := strconv.Atoi(filepath.Base(dir))
+		exe, err := os.Stat(dir + "/exe")
+		if err == nil && os.SameFile(exe, own) && strings.HasPrefix(commandLine(pid), "runsc") {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+func commandLine(pid int) string {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	return string(b)
+}
+
+func cgroupDirs(t testing.TB) []string {
+	t.Helper()
+	var all []string
+	for _, pattern := range []string{"/sys/fs/cgroup" + testParent, "/sys/fs/cgroup/*" + testParent} {
+		dirs, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, dirs...)
+	}
+	return all
+}
+
+// eventually waits until ok, which something else makes true.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within a minute", what)
+		}
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// inWorkspace is the host's path of a file in the workspace.
+func (b *box) inWorkspace(name string) string { return filepath.Join(b.spec.Workspace, name) }
+
+func randomName() string { return fmt.Sprintf("%08x", rand.Uint32()) }
 
 func (b *box) must(err error) {
 	b.t.Helper()

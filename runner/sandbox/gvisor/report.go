@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 )
@@ -80,6 +81,9 @@ func parseEvent(line []byte) (event, error) {
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&e); err != nil {
 		return event{}, fmt.Errorf("supervisor's report: %w", err)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return event{}, errors.New("supervisor's report: more than one event in a line")
 	}
 	switch e.Kind {
 	case eventReady, eventExited, eventUsage, eventDone, eventError:

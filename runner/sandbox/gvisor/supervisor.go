@@ -45,8 +45,9 @@ const maxLastWords = 2 << 10
 // executed, or at the latest when it ended.
 const statusTimeout = 5 * time.Second
 
-// pollInterval is how often the counters inside the sandbox are read.
-const pollInterval = 100 * time.Millisecond
+// pollInterval is how often the counters inside the sandbox are read. Reading
+// costs CPU time that is counted as the job's.
+const pollInterval = 250 * time.Millisecond
 
 // A supervisor serves one job. It is the first process of its own pid
 // namespace: when it dies, for whatever reason, the kernel kills everything
