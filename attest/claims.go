@@ -21,7 +21,7 @@ func ClaimedReceipt(capabilityEnvelope, receiptEnvelope []byte) (ExpectedReceipt
 	e := ExpectedReceipt{Expected: d.claimedInvocation(c.predicate)}
 	d.claimedOutcome(&e, r.predicate)
 	if d.err != nil {
-		return ExpectedReceipt{}, fmt.Errorf("attest: %w", d.err)
+		return ExpectedReceipt{}, fmt.Errorf("%w", d.err)
 	}
 	return e, nil
 }

@@ -20,11 +20,11 @@ const (
 func parse[T any](data []byte, what string, decode func(*decoder, any, string) T) (T, error) {
 	var zero T
 	if len(data) > MaxDocumentBytes {
-		return zero, fmt.Errorf("attest: %s: %w: more than %d bytes", what, ErrJSON, MaxDocumentBytes)
+		return zero, fmt.Errorf("%s: %w: more than %d bytes", what, ErrJSON, MaxDocumentBytes)
 	}
 	v, err := ReadJSON(data)
 	if err != nil {
-		return zero, fmt.Errorf("attest: %s: %w", what, err)
+		return zero, fmt.Errorf("%s: %w", what, err)
 	}
 	return check(v, what, decode)
 }
@@ -34,7 +34,7 @@ func check[T any](v any, what string, decode func(*decoder, any, string) T) (T, 
 	doc := decode(&d, v, what)
 	if d.err != nil {
 		var zero T
-		return zero, fmt.Errorf("attest: %w", d.err)
+		return zero, fmt.Errorf("%w", d.err)
 	}
 	return doc, nil
 }
@@ -59,7 +59,7 @@ func ParseProfile(data []byte) (Profile, error) { return parse(data, "profile", 
 // bytes. Errors wrap ErrJSON, ErrSchema or ErrNotCanonical.
 func ParseRequest(data []byte) (Request, error) {
 	if len(data) > MaxRequestBytes {
-		return Request{}, fmt.Errorf("attest: request: %w: more than %d bytes", ErrJSON, MaxRequestBytes)
+		return Request{}, fmt.Errorf("request: %w: more than %d bytes", ErrJSON, MaxRequestBytes)
 	}
 	request, err := parse(data, "request", (*decoder).request)
 	if err != nil {
@@ -70,7 +70,7 @@ func ParseRequest(data []byte) (Request, error) {
 		return Request{}, err
 	}
 	if !bytes.Equal(canonical, data) {
-		return Request{}, fmt.Errorf("attest: request: %w", ErrNotCanonical)
+		return Request{}, fmt.Errorf("request: %w", ErrNotCanonical)
 	}
 	return request, nil
 }
@@ -125,7 +125,7 @@ func (r Request) Canonical() ([]byte, error) {
 	_, err := check(r.value(), "request", (*decoder).request)
 	data, err := canonical(err, r.value())
 	if err == nil && len(data) > MaxRequestBytes {
-		return nil, fmt.Errorf("attest: %w: request is %d bytes, at most %d", ErrSchema, len(data), MaxRequestBytes)
+		return nil, fmt.Errorf("%w: request is %d bytes, at most %d", ErrSchema, len(data), MaxRequestBytes)
 	}
 	return data, err
 }

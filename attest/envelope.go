@@ -43,15 +43,15 @@ func PAE(payloadType string, payload []byte) []byte {
 // memory with data. Errors wrap ErrEnvelope.
 func ParseEnvelope(data []byte) (*Envelope, error) {
 	if len(data) > MaxEnvelopeBytes {
-		return nil, fmt.Errorf("attest: %w: more than %d bytes", ErrEnvelope, MaxEnvelopeBytes)
+		return nil, fmt.Errorf("%w: more than %d bytes", ErrEnvelope, MaxEnvelopeBytes)
 	}
 	v, err := ReadJSON(data)
 	if err != nil {
-		return nil, fmt.Errorf("attest: %w: %w", ErrEnvelope, err)
+		return nil, fmt.Errorf("%w: %w", ErrEnvelope, err)
 	}
 	e, err := decodeEnvelope(v)
 	if err != nil {
-		return nil, fmt.Errorf("attest: %w: %w", ErrEnvelope, err)
+		return nil, fmt.Errorf("%w: %w", ErrEnvelope, err)
 	}
 	return e, nil
 }
@@ -113,7 +113,7 @@ func (e *Envelope) Encode() ([]byte, error) {
 		}},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("attest: %w: %w", ErrEnvelope, err)
+		return nil, fmt.Errorf("%w: %w", ErrEnvelope, err)
 	}
 	if _, err := ParseEnvelope(data); err != nil {
 		return nil, err
@@ -127,7 +127,7 @@ func (e *Envelope) Encode() ([]byte, error) {
 func Seal(payloadType string, payload []byte, keyID string, sign func(pae []byte) ([]byte, error)) ([]byte, error) {
 	signature, err := sign(PAE(payloadType, payload))
 	if err != nil {
-		return nil, fmt.Errorf("attest: sign: %w", err)
+		return nil, fmt.Errorf("sign: %w", err)
 	}
 	e := Envelope{PayloadType: payloadType, Payload: payload, KeyID: keyID, Signature: signature}
 	return e.Encode()
@@ -162,7 +162,7 @@ func Open(envelope []byte, payloadType string, verify SignatureVerifier) (*Opene
 
 func (e *Envelope) checkPayloadType(want string) error {
 	if e.PayloadType != want {
-		return fmt.Errorf("attest: %w: %s", ErrPayloadType, strconv.QuoteToASCII(clip(e.PayloadType)))
+		return fmt.Errorf("%w: %s", ErrPayloadType, strconv.QuoteToASCII(clip(e.PayloadType)))
 	}
 	return nil
 }
@@ -171,14 +171,14 @@ func (e *Envelope) checkPayloadType(want string) error {
 // is parsed later.
 func (e *Envelope) authenticate(verify SignatureVerifier) (signerID string, err error) {
 	if verify == nil {
-		return "", fmt.Errorf("attest: %w: no verifier", ErrSignature)
+		return "", fmt.Errorf("%w: no verifier", ErrSignature)
 	}
 	signer, err := verify(PAE(e.PayloadType, e.Payload), e.KeyID, bytes.Clone(e.Signature))
 	if err != nil {
-		return "", fmt.Errorf("attest: %w: %w", ErrSignature, err)
+		return "", fmt.Errorf("%w: %w", ErrSignature, err)
 	}
 	if signer == "" {
-		return "", fmt.Errorf("attest: %w: verifier named no signer", ErrSignature)
+		return "", fmt.Errorf("%w: verifier named no signer", ErrSignature)
 	}
 	return signer, nil
 }

@@ -9,22 +9,23 @@ import (
 var (
 	// ErrJSON: the bytes are not one strict JSON value ("Canonical JSON").
 	ErrJSON = errors.New("malformed JSON")
-	// ErrSchema: a value does not have the shape that the protocol gives it.
-	// The wrapped detail is a *FieldError.
+	// ErrSchema: a value does not have the shape that the protocol gives it. A
+	// *FieldError names the field, where there is one.
 	ErrSchema = errors.New("invalid document")
 	// ErrNotCanonical: a request is valid but not written as canonical JSON.
 	ErrNotCanonical = errors.New("not in canonical form")
 	// ErrBase64: a field is not canonical padded base64 ("DSSE envelope").
 	ErrBase64 = errors.New("malformed base64")
-	// ErrTimestamp: a text is not a protocol timestamp ("Canonical JSON").
+	// ErrTimestamp: a text is not a protocol timestamp ("Canonical JSON"). The
+	// validator returns it, too, for a time of a statement (steps 5 and 7).
 	ErrTimestamp = errors.New("malformed timestamp")
 	// ErrKey: a key is not one usable P-256 public key.
 	ErrKey = errors.New("unusable public key")
 )
 
 // Errors of the validator, one for each claim ("Validator contract"). A
-// returned error wraps exactly one of them and names the field; a failing
-// member of the invocation wraps ErrInvocation besides its own.
+// returned error wraps exactly one of them, or ErrTimestamp, and names the field;
+// a failing member of the invocation wraps ErrInvocation besides its own.
 var (
 	// ErrExpected: the caller's own context is invalid. Nothing was checked.
 	ErrExpected = errors.New("invalid expected context")

@@ -39,7 +39,7 @@ func (e ExpectedReceipt) Validate() error {
 		return err
 	}
 	if e.OutputBundle.GitTree != e.OutputTree {
-		return fmt.Errorf("attest: %w: %w", ErrSchema,
+		return fmt.Errorf("%w: %w", ErrSchema,
 			&FieldError{Field: "expected.outputBundle.gitTree", Reason: "must equal outputTree"})
 	}
 	return nil

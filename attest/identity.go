@@ -30,7 +30,7 @@ func ReplayKey(signerID, executorID, sessionID, challenge string, a Action, jobD
 		"seq": a.Seq, "beat": a.Beat, "attempt": a.Attempt, "jobDigest": jobDigest,
 	}))
 	if err != nil {
-		return "", fmt.Errorf("attest: replay key: %w", err)
+		return "", fmt.Errorf("replay key: %w", err)
 	}
 	return key, nil
 }

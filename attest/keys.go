@@ -18,11 +18,11 @@ const maxKeyBytes = 16 << 10
 // digits of the DER SubjectPublicKeyInfo. Errors wrap ErrKey.
 func KeyID(key *ecdsa.PublicKey) (string, error) {
 	if key == nil || key.Curve != elliptic.P256() {
-		return "", fmt.Errorf("attest: %w: not P-256", ErrKey)
+		return "", fmt.Errorf("%w: not P-256", ErrKey)
 	}
 	der, err := x509.MarshalPKIXPublicKey(key)
 	if err != nil {
-		return "", fmt.Errorf("attest: %w: %w", ErrKey, err)
+		return "", fmt.Errorf("%w: %w", ErrKey, err)
 	}
 	return "sha256:" + SHA256Hex(der), nil
 }
@@ -31,22 +31,22 @@ func KeyID(key *ecdsa.PublicKey) (string, error) {
 // Errors wrap ErrKey.
 func ParsePublicKeyPEM(data []byte) (*ecdsa.PublicKey, error) {
 	if len(data) > maxKeyBytes {
-		return nil, fmt.Errorf("attest: %w: more than %d bytes", ErrKey, maxKeyBytes)
+		return nil, fmt.Errorf("%w: more than %d bytes", ErrKey, maxKeyBytes)
 	}
 	block, rest := pem.Decode(data)
 	if block == nil || !bytes.HasPrefix(data, []byte("-----BEGIN ")) || block.Type != "PUBLIC KEY" || len(block.Headers) > 0 {
-		return nil, fmt.Errorf("attest: %w: no PEM block PUBLIC KEY", ErrKey)
+		return nil, fmt.Errorf("%w: no PEM block PUBLIC KEY", ErrKey)
 	}
 	if len(bytes.TrimSpace(rest)) > 0 {
-		return nil, fmt.Errorf("attest: %w: bytes after the PEM block", ErrKey)
+		return nil, fmt.Errorf("%w: bytes after the PEM block", ErrKey)
 	}
 	parsed, err := x509.ParsePKIXPublicKey(block.Bytes)
 	if err != nil {
-		return nil, fmt.Errorf("attest: %w: %w", ErrKey, err)
+		return nil, fmt.Errorf("%w: %w", ErrKey, err)
 	}
 	key, ok := parsed.(*ecdsa.PublicKey)
 	if !ok || key.Curve != elliptic.P256() {
-		return nil, fmt.Errorf("attest: %w: not ECDSA P-256", ErrKey)
+		return nil, fmt.Errorf("%w: not ECDSA P-256", ErrKey)
 	}
 	return key, nil
 }
@@ -71,7 +71,7 @@ type TrustedKey struct {
 // ErrKey.
 func NewVerifier(keys ...TrustedKey) (SignatureVerifier, error) {
 	if len(keys) == 0 {
-		return nil, fmt.Errorf("attest: %w: no trusted keys", ErrKey)
+		return nil, fmt.Errorf("%w: no trusted keys", ErrKey)
 	}
 	byID := make(map[string]TrustedKey, len(keys))
 	order := make([]string, 0, len(keys))
@@ -81,10 +81,10 @@ func NewVerifier(keys ...TrustedKey) (SignatureVerifier, error) {
 			return nil, err
 		}
 		if k.SignerID == "" {
-			return nil, fmt.Errorf("attest: %w: key %s names no signer", ErrKey, id)
+			return nil, fmt.Errorf("%w: key %s names no signer", ErrKey, id)
 		}
 		if _, twice := byID[id]; twice {
-			return nil, fmt.Errorf("attest: %w: key %s is given twice", ErrKey, id)
+			return nil, fmt.Errorf("%w: key %s is given twice", ErrKey, id)
 		}
 		byID[id] = k
 		order = append(order, id)

@@ -22,7 +22,7 @@ var (
 // signed. Times are cut to microseconds. e.SignerID is not part of the payload.
 func NewCapability(e Expected, issuedAt, expiresAt time.Time) ([]byte, error) {
 	if err := e.Validate(); err != nil {
-		return nil, fmt.Errorf("attest: %w: %w", ErrExpected, err)
+		return nil, fmt.Errorf("%w: %w", ErrExpected, err)
 	}
 	invocation, err := e.invocation()
 	if err != nil {
@@ -48,10 +48,10 @@ func NewCapability(e Expected, issuedAt, expiresAt time.Time) ([]byte, error) {
 // nothing that the validator would refuse. e.ExitCode is the real exit code.
 func NewReceipt(e ExpectedReceipt, c *VerifiedCapability, startedAt, finishedAt time.Time) ([]byte, error) {
 	if err := e.Validate(); err != nil {
-		return nil, fmt.Errorf("attest: %w: %w", ErrExpected, err)
+		return nil, fmt.Errorf("%w: %w", ErrExpected, err)
 	}
 	if c == nil {
-		return nil, fmt.Errorf("attest: %w: no capability", ErrLink)
+		return nil, fmt.Errorf("%w: no capability", ErrLink)
 	}
 	invocation, err := e.invocation()
 	if err != nil {
@@ -85,10 +85,10 @@ func encodeStatement(predicateType, subject, tree string, predicate map[string]a
 		"predicate":     predicate,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("attest: statement: %w", err)
+		return nil, fmt.Errorf("statement: %w", err)
 	}
 	if len(payload) > MaxPayloadBytes {
-		return nil, fmt.Errorf("attest: statement: %w: %d bytes, at most %d", ErrSchema, len(payload), MaxPayloadBytes)
+		return nil, fmt.Errorf("statement: %w: %d bytes, at most %d", ErrSchema, len(payload), MaxPayloadBytes)
 	}
 	return payload, nil
 }
@@ -122,11 +122,11 @@ type statement struct {
 func readStatement(payload []byte, predicateType string, predicateKeys []string) (*statement, error) {
 	v, err := ReadJSON(payload)
 	if err != nil {
-		return nil, fmt.Errorf("attest: %w: %w", ErrPayload, err)
+		return nil, fmt.Errorf("%w: %w", ErrPayload, err)
 	}
 	m, ok := v.(map[string]any)
 	if !ok {
-		return nil, fmt.Errorf("attest: %w", ErrPayload)
+		return nil, fmt.Errorf("%w", ErrPayload)
 	}
 	if err := exactKeys(ErrStatement, "statement", m, statementKeys); err != nil {
 		return nil, err
@@ -139,7 +139,7 @@ func readStatement(payload []byte, predicateType string, predicateKeys []string)
 	}
 	predicate, ok := m["predicate"].(map[string]any)
 	if !ok {
-		return nil, fmt.Errorf("attest: %w: predicate must be an object", ErrPredicate)
+		return nil, fmt.Errorf("%w: predicate must be an object", ErrPredicate)
 	}
 	if err := exactKeys(ErrPredicate, "predicate", predicate, predicateKeys); err != nil {
 		return nil, err
@@ -150,7 +150,7 @@ func readStatement(payload []byte, predicateType string, predicateKeys []string)
 func exactKeys(claim error, field string, m map[string]any, keys []string) error {
 	var d decoder
 	if d.object(m, field, keys...); d.err != nil {
-		return fmt.Errorf("attest: %w: %w", claim, d.err)
+		return fmt.Errorf("%w: %w", claim, d.err)
 	}
 	return nil
 }
@@ -159,7 +159,7 @@ func exactKeys(claim error, field string, m map[string]any, keys []string) error
 // place where it does not.
 func same(claim error, field string, got, want any) error {
 	if at := difference(field, got, want); at != "" {
-		return fmt.Errorf("attest: %w: %s", claim, at)
+		return fmt.Errorf("%w: %s", claim, at)
 	}
 	return nil
 }

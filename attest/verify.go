@@ -25,7 +25,7 @@ type VerifiedCapability struct {
 // sentinel of this package, naming the failed claim, if anything does not hold.
 func VerifyCapability(envelope []byte, e Expected, verify SignatureVerifier, now time.Time) (*VerifiedCapability, error) {
 	if err := e.Validate(); err != nil {
-		return nil, fmt.Errorf("attest: %w: %w", ErrExpected, err)
+		return nil, fmt.Errorf("%w: %w", ErrExpected, err)
 	}
 	c, err := verifyCapability(envelope, e, verify)
 	if err != nil {
@@ -64,7 +64,7 @@ func openFrom(envelope []byte, signerID string, verify SignatureVerifier) (*Open
 		return nil, err
 	}
 	if signer != signerID { // step 3
-		return nil, fmt.Errorf("attest: %w: %s", ErrSigner, strconv.QuoteToASCII(clip(signer)))
+		return nil, fmt.Errorf("%w: %s", ErrSigner, strconv.QuoteToASCII(clip(signer)))
 	}
 	if err := e.checkPayloadType(PayloadType); err != nil { // step 4
 		return nil, err
@@ -135,14 +135,14 @@ var invocationClaims = []struct {
 func checkInvocation(got any, want map[string]any) error {
 	invocation, ok := got.(map[string]any)
 	if !ok {
-		return fmt.Errorf("attest: %w: not an object", ErrInvocation)
+		return fmt.Errorf("%w: not an object", ErrInvocation)
 	}
 	if err := checkTarget(invocation["target"], want["target"].(map[string]any)); err != nil {
-		return fmt.Errorf("attest: %w: %w", ErrInvocation, err)
+		return fmt.Errorf("%w: %w", ErrInvocation, err)
 	}
 	for _, c := range invocationClaims {
 		if at := difference(c.key, invocation[c.key], want[c.key]); at != "" {
-			return fmt.Errorf("attest: %w: %w: %s", ErrInvocation, c.claim, at)
+			return fmt.Errorf("%w: %w: %s", ErrInvocation, c.claim, at)
 		}
 	}
 	return same(ErrInvocation, "invocation", got, want) // missing or unknown fields
@@ -167,11 +167,11 @@ func checkTarget(got any, want map[string]any) error {
 func (s *statement) time(key string) (time.Time, error) {
 	text, ok := s.predicate[key].(string)
 	if !ok {
-		return time.Time{}, fmt.Errorf("attest: %s: %w: not text", key, ErrTimestamp)
+		return time.Time{}, fmt.Errorf("%s: %w: not text", key, ErrTimestamp)
 	}
 	t, err := ParseTimestamp(text)
 	if err != nil {
-		return time.Time{}, fmt.Errorf("attest: %s: %w", key, err)
+		return time.Time{}, fmt.Errorf("%s: %w", key, err)
 	}
 	return t, nil
 }
@@ -179,7 +179,7 @@ func (s *statement) time(key string) (time.Time, error) {
 // checkLifetime: expiresAt is later than issuedAt by at most 300 seconds.
 func (c *VerifiedCapability) checkLifetime() error {
 	if lifetime := c.ExpiresAt.Sub(c.IssuedAt); lifetime <= 0 || lifetime > MaxCapabilityLifetime {
-		return fmt.Errorf("attest: %w: %v", ErrLifetime, lifetime)
+		return fmt.Errorf("%w: %v", ErrLifetime, lifetime)
 	}
 	return nil
 }
@@ -187,7 +187,7 @@ func (c *VerifiedCapability) checkLifetime() error {
 // checkCurrent: issuedAt ≤ now < expiresAt.
 func (c *VerifiedCapability) checkCurrent(now time.Time) error {
 	if now.Before(c.IssuedAt) || !now.Before(c.ExpiresAt) {
-		return fmt.Errorf("attest: %w: valid from %s until before %s, now %s", ErrNotCurrent,
+		return fmt.Errorf("%w: valid from %s until before %s, now %s", ErrNotCurrent,
 			FormatTimestamp(c.IssuedAt), FormatTimestamp(c.ExpiresAt), FormatTimestamp(now))
 	}
 	return nil

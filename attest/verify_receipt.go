@@ -29,7 +29,7 @@ type VerifiedReceipt struct {
 // the observed code expected.
 func VerifyReceipt(capabilityEnvelope, receiptEnvelope []byte, e ExpectedReceipt, verify SignatureVerifier, now time.Time) (*VerifiedReceipt, error) {
 	if err := e.Validate(); err != nil {
-		return nil, fmt.Errorf("attest: %w: %w", ErrExpected, err)
+		return nil, fmt.Errorf("%w: %w", ErrExpected, err)
 	}
 	c, err := verifyCapability(capabilityEnvelope, e.Expected, verify)
 	if err != nil {
@@ -111,7 +111,7 @@ func (s *statement) checkRun(r *VerifiedReceipt, e ExpectedReceipt, now time.Tim
 // checkStarted: issuedAt ≤ startedAt < expiresAt.
 func (r *VerifiedReceipt) checkStarted() error {
 	if r.StartedAt.Before(r.Capability.IssuedAt) || !r.StartedAt.Before(r.Capability.ExpiresAt) {
-		return fmt.Errorf("attest: %w: startedAt %s", ErrStarted, FormatTimestamp(r.StartedAt))
+		return fmt.Errorf("%w: startedAt %s", ErrStarted, FormatTimestamp(r.StartedAt))
 	}
 	return nil
 }
@@ -119,7 +119,7 @@ func (r *VerifiedReceipt) checkStarted() error {
 // checkFinished: startedAt ≤ finishedAt ≤ now.
 func (r *VerifiedReceipt) checkFinished(now time.Time) error {
 	if r.FinishedAt.Before(r.StartedAt) || r.FinishedAt.After(now) {
-		return fmt.Errorf("attest: %w: finishedAt %s, now %s", ErrFinished, FormatTimestamp(r.FinishedAt), FormatTimestamp(now))
+		return fmt.Errorf("%w: finishedAt %s, now %s", ErrFinished, FormatTimestamp(r.FinishedAt), FormatTimestamp(now))
 	}
 	return nil
 }
@@ -131,7 +131,7 @@ func (r *VerifiedReceipt) checkWallLimit(wallSeconds int64) error {
 	micros := r.FinishedAt.UnixMicro() - r.StartedAt.UnixMicro()
 	seconds, rest := micros/1e6, micros%1e6
 	if seconds > wallSeconds || seconds == wallSeconds && rest > 0 {
-		return fmt.Errorf("attest: %w: %d.%06d s, at most %d s", ErrWallLimit, seconds, rest, wallSeconds)
+		return fmt.Errorf("%w: %d.%06d s, at most %d s", ErrWallLimit, seconds, rest, wallSeconds)
 	}
 	return nil
 }
@@ -142,7 +142,7 @@ func (s *statement) checkResult() error {
 	result, _ := s.predicate["result"].(map[string]any)
 	exitCode := d.exitCode(result["exitCode"], "result.exitCode")
 	if d.err != nil {
-		return fmt.Errorf("attest: %w: %w", ErrResult, d.err)
+		return fmt.Errorf("%w: %w", ErrResult, d.err)
 	}
 	return same(ErrResult, "result", s.predicate["result"], cleanExit(exitCode))
 }
@@ -151,7 +151,7 @@ func (s *statement) checkResult() error {
 func (s *statement) checkExitCode(expected int64) error {
 	result, _ := s.predicate["result"].(map[string]any)
 	if observed, ok := result["exitCode"].(int64); !ok || observed != expected {
-		return fmt.Errorf("attest: %w", &ExitCodeError{Expected: expected, Observed: observed})
+		return fmt.Errorf("%w", &ExitCodeError{Expected: expected, Observed: observed})
 	}
 	return nil
 }
@@ -163,10 +163,10 @@ func (s *statement) checkOutputLimit(l Limits) error {
 	m := d.object(s.predicate["streams"], "streams", "stdout", "stderr")
 	stdout, stderr := d.stream(m["stdout"], "streams.stdout"), d.stream(m["stderr"], "streams.stderr")
 	if d.err != nil {
-		return fmt.Errorf("attest: %w: %w", ErrStreams, d.err)
+		return fmt.Errorf("%w: %w", ErrStreams, d.err)
 	}
 	if !withinOutputLimit(stdout, stderr, l) {
-		return fmt.Errorf("attest: %w: %d bytes, at most %d", ErrOutputLimit, stdout.Bytes+stderr.Bytes, l.OutputBytes)
+		return fmt.Errorf("%w: %d bytes, at most %d", ErrOutputLimit, stdout.Bytes+stderr.Bytes, l.OutputBytes)
 	}
 	return nil
 }
