@@ -1,0 +1,66 @@
+package evidence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"underwrite/attest"
+	"underwrite/runner/quarantine"
+)
+
+// Quarantine derives descriptors by importing bundles into throw-away
+// repositories.
+type Quarantine struct {
+	Scratch string // private directory
+	Source  quarantine.Limits
+	Result  quarantine.Limits // of output bundles
+}
+
+var _ Inspector = (*Quarantine)(nil)
+
+// QuarantineFor bounds both bundles for a job with these limits. bundleBytes
+// bounds the source bundle.
+func QuarantineFor(scratch string, bundleBytes int64, l attest.Limits) *Quarantine {
+	return &Quarantine{
+		Scratch: scratch,
+		Source:  quarantine.Limits{BundleBytes: bundleBytes, WorkspaceBytes: l.WorkspaceBytes},
+		Result:  quarantine.Limits{BundleBytes: LimitsFor(l).OutputBundle, WorkspaceBytes: l.WorkspaceBytes},
+	}
+}
+
+// InputTree implements Inspector. A hostile or unsupported source is a
+// *quarantine.RefusedError.
+func (q *Quarantine) InputTree(ctx context.Context, bundlePath string, target attest.Target) (tree string, err error) {
+	dir, err := os.MkdirTemp(q.Scratch, "source-*")
+	if err != nil {
+		return "", fmt.Errorf("inspect source: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	s, err := quarantine.ImportSource(ctx, filepath.Join(dir, "source.git"), bundlePath, target, q.Source)
+	if err != nil {
+		return "", err
+	}
+	t, err := s.Walk(ctx, s.Head, q.Source)
+	if err != nil {
+		return "", err
+	}
+	return s.GitTree(ctx, t)
+}
+
+// Output implements Inspector.
+func (q *Quarantine) Output(ctx context.Context, bundlePath string) (b attest.Bundle, err error) {
+	dir, err := os.MkdirTemp(q.Scratch, "output-*")
+	if err != nil {
+		return attest.Bundle{}, fmt.Errorf("inspect output: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	return quarantine.VerifyOutput(ctx, bundlePath, dir, nil, q.Result)
+}
+
+func refused(err error) bool {
+	var r *quarantine.RefusedError
+	return errors.As(err, &r)
+}
