@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"path"
 	"slices"
@@ -13,6 +12,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"underwrite/attest"
 	"underwrite/runner/confine"
 )
 
@@ -379,41 +379,16 @@ func (c *contextReader) checkChains() error {
 	return nil
 }
 
-// writeContext writes trusted-context.json: compact JSON with sorted keys, as
-// canonical as the protocol's own documents, and a newline.
-func writeContext(w io.Writer, base string, files []*contextFile) error {
-	b := []byte(`{"base_sha":`)
-	b = appendJSON(b, base)
-	b = append(b, `,"files":[`...)
+// encodeContext returns the content of trusted-context.json: canonical JSON
+// like the protocol's own documents, and a newline.
+func encodeContext(base string, files []*contextFile) ([]byte, error) {
+	list := make([]any, len(files))
 	for i, f := range files {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendJSON(append(b, `{"blob_sha":`...), f.blob)
-		b = appendJSON(append(b, `,"content":`...), f.content)
-		b = appendJSON(append(b, `,"mode":`...), f.mode)
-		b = appendJSON(append(b, `,"path":`...), f.path)
-		b = append(b, '}')
+		list[i] = map[string]any{"blob_sha": f.blob, "content": f.content, "mode": f.mode, "path": f.path}
 	}
-	b = append(b, `],"version":1}`+"\n"...)
-	_, err := w.Write(b)
-	return err
-}
-
-// appendJSON appends a valid UTF-8 string with the escapes of the protocol's
-// canonical JSON, which are fewer than those of encoding/json.
-func appendJSON(b []byte, s string) []byte {
-	const short = "\b\f\n\r\t\"\\"
-	const letters = "bfnrt\"\\"
-	b = append(b, '"')
-	for i := 0; i < len(s); i++ {
-		if n := strings.IndexByte(short, s[i]); n >= 0 {
-			b = append(b, '\\', letters[n])
-		} else if s[i] < 0x20 {
-			b = fmt.Appendf(b, `\u%04x`, s[i])
-		} else {
-			b = append(b, s[i])
-		}
+	b, err := attest.CanonicalJSON(map[string]any{"base_sha": base, "files": list, "version": 1})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", contextName, err)
 	}
-	return append(b, '"')
+	return append(b, '\n'), nil
 }

@@ -151,7 +151,7 @@ func (f *Freezer) freezeOnce(ctx context.Context, m *mirror, repo string, number
 	if err != nil {
 		return nil, err
 	}
-	use, err := m.acquire(ctx)
+	use, err := m.acquire(ctx, l.BundleBytes)
 	if err != nil {
 		return nil, err
 	}

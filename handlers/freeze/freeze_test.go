@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"log"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -480,7 +482,7 @@ func TestTokenStaysSecret(t *testing.T) {
 	h.simple(7)
 	f := h.freezer()
 	looked := 0
-	h.intercept = func(_ http.ResponseWriter, r *http.Request) bool {
+	h.onRequest(func(_ http.ResponseWriter, r *http.Request) bool {
 		looked++
 		lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
 		if err != nil || len(lines) == 0 {
@@ -501,7 +503,7 @@ func TestTokenStaysSecret(t *testing.T) {
 			t.Error("git's own arguments were not seen: nothing was checked")
 		}
 		return false
-	}
+	})
 	mustFreeze(t, f, 7)
 	if looked < 2 {
 		t.Errorf("looked %d times", looked)
@@ -523,10 +525,10 @@ func TestTokenStaysSecret(t *testing.T) {
 func TestRefusedTokenIsNotShown(t *testing.T) {
 	h := newHub(t)
 	h.simple(7)
-	h.intercept = func(w http.ResponseWriter, r *http.Request) bool {
+	h.onRequest(func(w http.ResponseWriter, r *http.Request) bool {
 		http.Error(w, "your header was "+r.Header.Get("Authorization"), http.StatusForbidden)
 		return true
-	}
+	})
 	_, err := h.freezer().Freeze(t.Context(), testRepo, 7, outDir(t))
 	if err == nil || strings.Contains(err.Error(), testToken) {
 		t.Errorf("error is %v", err)
@@ -548,15 +550,35 @@ func TestRedirectIsNotFollowed(t *testing.T) {
 		http.NotFound(w, r)
 	}))
 	defer other.Close()
-	h.intercept = func(w http.ResponseWriter, r *http.Request) bool {
+	h.onRequest(func(w http.ResponseWriter, r *http.Request) bool {
 		http.Redirect(w, r, other.URL+r.URL.Path+"?"+r.URL.RawQuery, http.StatusMovedPermanently)
 		return true
-	}
+	})
 	if _, err := h.freezer().Freeze(t.Context(), testRepo, 7, outDir(t)); err == nil {
 		t.Error("a redirect was followed")
 	}
 	if len(asked) != 0 {
 		t.Errorf("the other host was asked %q", asked)
+	}
+}
+
+// TestUntrustedCertificate: the token is not sent to a server that cannot
+// prove who it is.
+func TestUntrustedCertificate(t *testing.T) {
+	h := newHub(t)
+	h.simple(7)
+	asked := false
+	impostor := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked = true }))
+	impostor.Config.ErrorLog = log.New(io.Discard, "", 0)
+	impostor.StartTLS()
+	defer impostor.Close()
+	h.url = impostor.URL + "/" + testRepo + ".git"
+	_, err := h.freezer().Freeze(t.Context(), testRepo, 7, outDir(t))
+	if err == nil || !strings.Contains(err.Error(), "certificate") {
+		t.Errorf("error is %v, want one about the certificate", err)
+	}
+	if asked {
+		t.Error("a request was sent")
 	}
 }
 
@@ -594,15 +616,15 @@ func TestCancelledFreeze(t *testing.T) {
 	h := newHub(t)
 	h.simple(7)
 	ctx, cancel := context.WithCancel(t.Context())
-	h.intercept = func(_ http.ResponseWriter, r *http.Request) bool {
+	h.onRequest(func(_ http.ResponseWriter, r *http.Request) bool {
 		cancel()
 		<-r.Context().Done() // until git is dead
 		return true
-	}
+	})
 	f := h.freezer()
 	if _, err := f.Freeze(ctx, testRepo, 7, outDir(t)); !errors.Is(err, context.Canceled) {
 		t.Errorf("error is %v, want context.Canceled", err)
 	}
-	h.intercept = nil
+	h.onRequest(nil)
 	mustFreeze(t, f, 7)
 }

@@ -20,8 +20,10 @@ import (
 func localRepo(t *testing.T) (r repository, base, head string) {
 	t.Helper()
 	r = newRepository(t, filepath.Join(t.TempDir(), "local.git"))
-	base = r.commit(r.tree(files{"a.py": "1\n", "CLAUDE.md": "Be kind.\n"}))
-	head = r.commit(r.tree(files{"a.py": "2\n", "b.txt": "b\n", "CLAUDE.md": "Be kind.\n"}), base)
+	// Two hunks that are near each other, with an empty line in both.
+	between := "x\n\n" + strings.Repeat("x\n", 8) + "\nx\n"
+	base = r.commit(r.tree(files{"a.py": "1\n" + between + "1\n", "CLAUDE.md": "Be kind.\n"}))
+	head = r.commit(r.tree(files{"a.py": "2\n" + between + "2\n", "b.txt": "b\n", "CLAUDE.md": "Be kind.\n"}), base)
 	r.ref("refs/heads/main", base)
 	r.ref("refs/heads/feature", head)
 	r.git("symbolic-ref", "HEAD", "refs/heads/feature")
@@ -152,7 +154,7 @@ func TestLocalIsOnlyRead(t *testing.T) {
 	run := "touch " + ran + "; false"
 	config := "[core]\n\trepositoryformatversion = 0\n\tfsmonitor = " + run + "\n\thooksPath = hooks\n\tpager = " + run + "\n\tsshCommand = " + run +
 		"\n\talternateRefsCommand = " + run + "\n\tattributesFile = " + filepath.Join(work, ".git/info/attributes") +
-		"\n[diff]\n\texternal = " + run + "\n\tnoprefix = true\n\tcontext = 9\n\trenames = copies\n[diff \"evil\"]\n\ttextconv = " + run + "\n\tcommand = " + run + "\n\tbinary = true\n" +
+		"\n[diff]\n\texternal = " + run + "\n\tnoprefix = true\n\tcontext = 9\n\trenames = copies\n\tsuppressBlankEmpty = true\n[diff \"evil\"]\n\ttextconv = " + run + "\n\tcommand = " + run + "\n\tbinary = true\n" +
 		"[color]\n\tui = always\n\tdiff = always\n[filter \"evil\"]\n\tsmudge = " + run + "\n\tclean = " + run + "\n[pack]\n\tpackSizeLimit = 1\n[uploadpack]\n\tpackObjectsHook = " + run +
 		"\n[alias]\n\tdiff = !" + run + "\n\tbundle = !" + run + "\n[remote \"origin\"]\n\turl = ext::" + run + "\n\tpromisor = true\n[include]\n\tpath = evil.inc\n"
 	write(t, filepath.Join(work, ".git/config"), config, 0o600)

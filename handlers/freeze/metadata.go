@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
-	"time"
 	"unicode/utf8"
 
 	"underwrite/attest"
@@ -16,7 +15,6 @@ import (
 var (
 	repoShape = regexp.MustCompile(`\A[A-Za-z0-9_.-]{1,100}/[A-Za-z0-9_.-]{1,100}\z`)
 	shaShape  = regexp.MustCompile(`\A[0-9a-f]{40}\z`)
-	timeShape = regexp.MustCompile(`\A\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z\z`)
 )
 
 // checkMetadata requires what a target document needs, of the pull request
@@ -56,8 +54,8 @@ func checkHeadRepo(pr PullRequest) error {
 }
 
 func isTime(s string) bool {
-	_, err := time.Parse(time.RFC3339Nano, s)
-	return err == nil && timeShape.MatchString(s)
+	_, err := attest.ParseTimestamp(s)
+	return err == nil
 }
 
 // same compares two readings of the metadata, pointers by what they point to.

@@ -27,6 +27,11 @@ const (
 	// pack may be: GitHub packs the same objects in its own way.
 	packSlack = 2
 
+	// maxMirror is how many of the largest accepted bundles a mirror may take on
+	// the disk. A larger one holds what pull requests have pushed and replaced,
+	// and is built anew.
+	maxMirror = 8
+
 	// keptPulls is how many pull requests a mirror remembers the last commits
 	// of. They are what a fetch is incremental to; the pull requests share them
 	// by their numbers, so that a mirror's refs stay few.
@@ -67,16 +72,17 @@ func (m *mirror) objects() string { return filepath.Join(m.dir, "objects") }
 
 // acquire returns the shared lock of a user, after the mirror was repaired if
 // a crash made that necessary. unlock frees it.
-func (m *mirror) acquire(ctx context.Context) (*fileLock, error) {
-	if err := m.maintain(ctx); err != nil {
+func (m *mirror) acquire(ctx context.Context, maxBundle int64) (*fileLock, error) {
+	if err := m.maintain(ctx, maxBundle); err != nil {
 		return nil, err
 	}
 	return lockFile(ctx, m.base+".use.lock", false)
 }
 
-// maintain checks a mirror whose last fetch did not end, and packs one that
-// has many packs. While others use it that waits for a later freeze.
-func (m *mirror) maintain(ctx context.Context) error {
+// maintain checks a mirror whose last fetch did not end, packs one that has
+// many packs and deletes one that is too large. While others use it that waits
+// for a later freeze.
+func (m *mirror) maintain(ctx context.Context, maxBundle int64) error {
 	l, err := tryLock(m.base+".use.lock", true)
 	if err != nil || l == nil {
 		return err
@@ -87,14 +93,42 @@ func (m *mirror) maintain(ctx context.Context) error {
 			return err
 		}
 	}
-	packs, err := filepath.Glob(filepath.Join(m.objects(), "pack", "*.pack"))
-	if err != nil || len(packs) <= maxPacks {
+	packs, bytes, err := m.packs()
+	if err != nil {
 		return err
+	}
+	if bytes > maxMirror*maxBundle {
+		return m.delete()
+	}
+	if packs <= maxPacks {
+		return nil
 	}
 	if err := m.reset(); err != nil {
 		return err
 	}
 	return m.rebuildIfBroken(m.git(ctx, nil, "repack", "-a", "-d", "-q"))
+}
+
+func (m *mirror) packs() (count int, bytes int64, err error) {
+	packs, err := filepath.Glob(filepath.Join(m.objects(), "pack", "*.pack"))
+	if err != nil {
+		return 0, 0, fmt.Errorf("mirror: %w", err)
+	}
+	for _, p := range packs {
+		info, err := os.Stat(p)
+		if err != nil {
+			return 0, 0, fmt.Errorf("mirror: %w", err)
+		}
+		bytes += info.Size()
+	}
+	return len(packs), bytes, nil
+}
+
+func (m *mirror) delete() error {
+	if err := os.RemoveAll(m.dir); err != nil {
+		return fmt.Errorf("delete the mirror: %w", err)
+	}
+	return nil
 }
 
 // repair finds out whether the mirror is to blame for a failure, and deletes
@@ -142,10 +176,7 @@ func (m *mirror) rebuildIfBroken(err error) error {
 	if !errors.As(err, &exit) {
 		return err
 	}
-	if err := os.RemoveAll(m.dir); err != nil {
-		return fmt.Errorf("delete the broken mirror: %w", err)
-	}
-	return nil
+	return m.delete()
 }
 
 // mirrorEntries are what a mirror consists of.

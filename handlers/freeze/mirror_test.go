@@ -4,9 +4,14 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
+	"net/http"
+	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -94,6 +99,15 @@ func TestDamagedMirror(t *testing.T) {
 			}
 			write(t, p, string(b), 0o600)
 		}},
+		{"content of a file overwritten", func(t *testing.T, dir, ran string) {
+			p := mustGlob(t, dir+"/objects/pack/*.pack")[0]
+			b := readFile(t, p)
+			copy(b[len(b)/2:], "overwritten") // within the one large blob
+			if err := os.Chmod(p, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			write(t, p, string(b), 0o600)
+		}},
 		{"empty ref", func(t *testing.T, dir, ran string) { write(t, filepath.Join(dir, "refs/kept/7/head"), "", 0o600) }},
 		{"ref to nothing", func(t *testing.T, dir, ran string) {
 			write(t, filepath.Join(dir, "refs/kept/7/head"), strings.Repeat("1", 40)+"\n", 0o600)
@@ -110,12 +124,14 @@ func TestDamagedMirror(t *testing.T) {
 			t.Parallel()
 			ran := filepath.Join(t.TempDir(), "ran")
 			h := newHub(t)
-			base, head := h.simple(7)
+			base := h.commit(h.tree(files{"a.txt": "a\n", "big": noise(100_000), "AGENTS.md": "Be kind.\n"}))
+			head := h.commit(h.tree(files{"a.txt": "b\n", "big": noise(100_000), "AGENTS.md": "Be kind.\n"}), base)
+			h.open(7, base, head, 1)
 			f := h.freezer()
 			mustFreeze(t, f, 7)
 			tt.damage(t, mirrorOf(t, f), ran)
-			head = h.commit(h.tree(files{"README.md": "hello\n", "a.txt": "c\n", "AGENTS.md": "Be kind.\n"}), head)
-			h.open(7, base, head, 1)
+			head = h.commit(h.tree(files{"a.txt": "c\n", "AGENTS.md": "Be kind.\n"}), head)
+			h.open(7, base, head, 2)
 			frozen := mustFreeze(t, f, 7)
 			checkBundle(t, frozen.BundlePath, base, head)
 			if !bytes.Equal(readFile(t, frozen.DiffPath), handDiff(h.repository, base, head)) {
@@ -124,7 +140,11 @@ func TestDamagedMirror(t *testing.T) {
 			if _, err := os.Lstat(ran); err == nil {
 				t.Error("a command of the mirror's ran")
 			}
-			mustFreeze(t, f, 7)
+			for _, name := range listing(t, mirrorOf(t, f)) {
+				if !slices.Contains(mirrorEntries, name) {
+					t.Errorf("%s is still in the mirror", name)
+				}
+			}
 			plain, err := plainGit(nil, "-C", mirrorOf(t, f), "fsck", "--full", "--connectivity-only")
 			if err != nil {
 				t.Errorf("the mirror is still broken: %v\n%s", err, plain)
@@ -175,6 +195,104 @@ func TestMirrorIsRepacked(t *testing.T) {
 		t.Errorf("%d packs after the repack", n)
 	}
 	checkBundle(t, frozen.BundlePath, base, head)
+}
+
+// TestMirrorDoesNotGrowForEver: an author who pushes again and again leaves
+// large objects that nothing names any more.
+func TestMirrorDoesNotGrowForEver(t *testing.T) {
+	h := newHub(t)
+	base := h.commit(h.tree(files{"a": "1\n"}))
+	f := h.freezer()
+	f.Limits.BundleBytes = 60_000
+	var most int
+	for n := range 2 * maxMirror {
+		h.open(7, base, h.commit(h.tree(files{"a": fmt.Sprint(n) + noise(50_000)}), base), 1)
+		mustFreeze(t, f, 7)
+		total := 0
+		for _, p := range mustGlob(t, mirrorOf(t, f)+"/objects/pack/*.pack") {
+			total += len(readFile(t, p))
+		}
+		most = max(most, total)
+	}
+	if limit := (maxMirror + packSlack) * 60_000; most > limit {
+		t.Errorf("the mirror grew to %d bytes, more than %d", most, limit)
+	}
+	if most < maxMirror*50_000 {
+		t.Errorf("the mirror never had more than %d bytes: nothing was tested", most)
+	}
+}
+
+// TestKilledInTheMiddleOfAFetch kills the process that freezes while half of a
+// pack has arrived, and freezes again with what it left.
+func TestKilledInTheMiddleOfAFetch(t *testing.T) {
+	for _, healthy := range []bool{false, true} {
+		t.Run(fmt.Sprintf("mirror there %v", healthy), func(t *testing.T) {
+			h := newHub(t)
+			base, head := h.simple(7)
+			f := h.freezer()
+			if healthy {
+				mustFreeze(t, f, 7)
+			}
+			head = h.commit(h.tree(files{"big": noise(1 << 20), "AGENTS.md": "Be kind.\n"}), head)
+			h.open(7, base, head, 3)
+			child := exec.Command("/proc/self/exe")
+			child.Env = append(os.Environ(), "FREEZE_CHILD="+asJSON(t, childOrder{
+				Pull: h.pulls[7], URL: h.server.URL + "/" + testRepo + ".git", MirrorDir: f.MirrorDir, OutDir: outDir(t),
+			}))
+			started := make(chan struct{})
+			h.onRequest(h.halfThen(func() {
+				<-started
+				if err := child.Process.Kill(); err != nil {
+					t.Error(err)
+				}
+			}))
+			var out bytes.Buffer
+			child.Stdout, child.Stderr = &out, &out
+			if err := child.Start(); err != nil {
+				t.Fatal(err)
+			}
+			close(started)
+			if err := child.Wait(); err == nil || child.ProcessState.Exited() {
+				t.Fatalf("the process was not killed: %v\n%s", err, &out)
+			}
+			if _, err := os.Lstat(strings.TrimSuffix(mirrorOf(t, f), ".git") + ".fetching"); err != nil {
+				t.Errorf("no mark of the unfinished fetch: %v", err)
+			}
+			h.onRequest(nil)
+			frozen := mustFreeze(t, f, 7)
+			checkBundle(t, frozen.BundlePath, base, head)
+			if left, _ := filepath.Glob(mirrorOf(t, f) + "/objects/pack/tmp_*"); len(left) > 0 {
+				t.Errorf("left in the mirror: %q", left)
+			}
+		})
+	}
+}
+
+// halfThen answers the request for a pack with half of it, then calls then.
+func (h *hub) halfThen(then func()) interceptor {
+	return func(w http.ResponseWriter, r *http.Request) bool {
+		answer := httptest.NewRecorder()
+		h.backend.ServeHTTP(answer, r)
+		body := answer.Body.Bytes()
+		for name, values := range answer.Header() {
+			w.Header()[name] = values
+		}
+		if len(body) < 1<<20 {
+			w.WriteHeader(answer.Code)
+			w.Write(body) //nolint:errcheck // the client is alive or the test fails
+			return true
+		}
+		w.Write(body[:len(body)/2]) //nolint:errcheck // as above
+		w.(http.Flusher).Flush()
+		for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+			if left, _ := filepath.Glob(h.mirrors + "/*.git/objects/pack/tmp_*"); len(left) > 0 || time.Now().After(deadline) {
+				break // index-pack is at work
+			}
+		}
+		then()
+		<-r.Context().Done()
+		return true
+	}
 }
 
 // TestRepairLeavesAHealthyMirror: when the network is at fault, the mirror stays.

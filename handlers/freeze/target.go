@@ -1,7 +1,6 @@
 package freeze
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -67,6 +66,9 @@ func (z *freezing) run(ctx context.Context) (*Frozen, error) {
 	z.target.DiffSHA256, z.target.DiffBytes = diff.sha256, diff.bytes
 	z.target.TrustedContextSHA256, z.target.TrustedContextBytes = trusted.sha256, trusted.bytes
 	z.target.ObjectBundleSHA256, z.target.ObjectBundleBytes = bundle.sha256, bundle.bytes
+	if err := z.target.Validate(); err != nil {
+		return nil, fmt.Errorf("frozen target: %w", err)
+	}
 	return &Frozen{Target: z.target, DiffPath: diff.path, ContextPath: trusted.path, BundlePath: bundle.path}, nil
 }
 
@@ -184,12 +186,12 @@ func (z *freezing) writeContext(ctx context.Context) (file, error) {
 	if err != nil {
 		return file{}, err
 	}
-	var b bytes.Buffer
-	if err := writeContext(&b, z.target.BaseSHA, files); err != nil {
+	content, err := encodeContext(z.target.BaseSHA, files)
+	if err != nil {
 		return file{}, err
 	}
 	return publish(z.outDir, contextName, func(w io.Writer) error {
-		_, err := w.Write(b.Bytes())
+		_, err := w.Write(content)
 		return err
 	})
 }

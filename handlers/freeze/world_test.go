@@ -139,15 +139,15 @@ func (r repository) ref(name, commit string) { r.git("update-ref", name, commit)
 // an authorization that it checks.
 type hub struct {
 	repository
-	server *httptest.Server
-	sent   atomic.Int64 // bytes of answers
-	// intercept, when set, sees each request first and returns whether it
-	// answered.
-	intercept func(http.ResponseWriter, *http.Request) bool
+	server  *httptest.Server
+	backend http.Handler
+	mirrors string       // of its latest freezer
+	sent    atomic.Int64 // bytes of answers
 
-	mu    sync.Mutex
-	pulls map[int64]PullRequest
-	reads int // of metadata
+	mu        sync.Mutex
+	intercept interceptor
+	pulls     map[int64]PullRequest
+	reads     int // of metadata
 	// onRead, when set, runs before the n-th reading (from 1) is answered.
 	onRead func(n int)
 	url    string // clone URL, when not the server's own
@@ -171,8 +171,12 @@ func newHub(t testing.TB) *hub {
 		// What it says goes to the client too.
 		Stderr: io.Discard,
 	}
+	h.backend = backend
 	h.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if h.intercept != nil && h.intercept(w, r) {
+		h.mu.Lock()
+		first := h.intercept
+		h.mu.Unlock()
+		if first != nil && first(w, r) {
 			return
 		}
 		if r.Header.Get("Authorization") != testAuth {
@@ -183,6 +187,15 @@ func newHub(t testing.TB) *hub {
 	}))
 	t.Cleanup(h.server.Close)
 	return h
+}
+
+// interceptor sees a request first and returns whether it answered.
+type interceptor func(http.ResponseWriter, *http.Request) bool
+
+func (h *hub) onRequest(f interceptor) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.intercept = f
 }
 
 type countingWriter struct {
@@ -238,7 +251,8 @@ func (h *hub) open(number int64, base, head string, changedFiles int64, change .
 }
 
 func (h *hub) freezer() *Freezer {
-	return &Freezer{MirrorDir: filepath.Join(h.t.TempDir(), "mirrors"), GitHub: h}
+	h.mirrors = filepath.Join(h.t.TempDir(), "mirrors")
+	return &Freezer{MirrorDir: h.mirrors, GitHub: h}
 }
 
 // simple is a pull request that changes one file of three.
