@@ -52,7 +52,7 @@ type App struct {
 	id      int64
 	webURL  string
 	app     *github.Client          // authenticates as the App
-	clients githubapp.ClientCreator // authenticates as an installation; caches clients
+	clients githubapp.ClientCreator // makes clients that authenticate as an installation
 	found   installations
 }
 
@@ -73,22 +73,19 @@ func New(c Config) (*App, error) {
 	if err != nil {
 		return nil, err
 	}
-	gc := githubapp.Config{WebURL: web.String(), V3APIURL: api.String(), V4APIURL: api.String()}
-	gc.App.IntegrationID, gc.App.PrivateKey = c.AppID, key
-	clients, err := githubapp.NewDefaultCachingClientCreator(gc,
+	// Not the library's caching creator: a client whose token was revoked could
+	// not be replaced before that token's hour is over.
+	clients := githubapp.NewClientCreator(api.String(), api.String(), c.AppID, []byte(key),
 		githubapp.WithClientUserAgent("underwrite"),
 		githubapp.WithClientTimeout(requestTimeout),
 		githubapp.WithTransport(&guard{api: api, next: c.Transport}),
 		githubapp.WithClientMiddleware(githubapp.ClientLogging(zerolog.DebugLevel), limitRate),
 	)
-	if err != nil {
-		return nil, fmt.Errorf("GitHub client: %w", err)
-	}
 	app, err := clients.NewAppClient()
 	if err != nil {
 		return nil, fmt.Errorf("private key %s: is no RSA key in PEM form; download one from the App's settings page", c.PrivateKeyFile)
 	}
-	return &App{id: c.AppID, webURL: web.String(), app: app, clients: clients, found: installations{now: time.Now}}, nil
+	return &App{id: c.AppID, webURL: web.String(), app: app, clients: clients, found: newInstallations()}, nil
 }
 
 // limitRate holds calls back while a rate limit is active, for each client

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"regexp"
 	"strings"
 	"sync"
@@ -30,16 +31,22 @@ func splitRepo(repo string) (owner, name string, err error) {
 	return owner, name, nil
 }
 
-// installations remembers which installation covers a repository.
+// installations remembers which installation covers a repository, and the
+// clients of installations, each with its token.
 type installations struct {
-	now func() time.Time
-	mu  sync.Mutex // guards all below
-	ids map[string]installation
+	now     func() time.Time
+	mu      sync.Mutex // guards all below
+	ids     map[string]installation
+	clients map[int64]*github.Client
 }
 
 type installation struct {
 	id      int64
 	expires time.Time
+}
+
+func newInstallations() installations {
+	return installations{now: time.Now, ids: map[string]installation{}, clients: map[int64]*github.Client{}}
 }
 
 func (c *installations) get(repo string) (int64, bool) {
@@ -52,16 +59,37 @@ func (c *installations) get(repo string) (int64, bool) {
 func (c *installations) put(repo string, id int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.ids == nil || len(c.ids) >= maxInstallations {
-		c.ids = map[string]installation{} // a new start is cheap: one call each
+	if len(c.ids) >= maxInstallations { // a new start is cheap: one call each
+		clear(c.ids)
+		clear(c.clients)
 	}
 	c.ids[strings.ToLower(repo)] = installation{id: id, expires: c.now().Add(installationTTL)}
 }
 
-func (c *installations) forget(repo string) {
+// client returns the remembered client of an installation, or makes one.
+func (c *installations) client(id int64, make func(int64) (*github.Client, error)) (*github.Client, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if known := c.clients[id]; known != nil {
+		return known, nil
+	}
+	made, err := make(id)
+	if err != nil {
+		return nil, fmt.Errorf("client of installation %d: %w", id, err)
+	}
+	c.clients[id] = made
+	return made, nil
+}
+
+// forget drops what is remembered of a repository and of the installation's
+// client, if it is still that one.
+func (c *installations) forget(repo string, id int64, client *github.Client) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.ids, strings.ToLower(repo))
+	if c.clients[id] == client {
+		delete(c.clients, id)
+	}
 }
 
 // Installation returns the id of the installation that covers repo
@@ -86,35 +114,42 @@ func (a *App) Installation(ctx context.Context, repo string) (int64, error) {
 	return i.GetID(), nil
 }
 
-// asInstallation runs f with the client of the repository's installation. If
-// that was remembered and is gone, as after the App was installed anew, f runs
-// once more with the one that GitHub names now.
+// asInstallation runs f with the client of the repository's installation. When
+// that is gone, or its token is not accepted any more, what is remembered may
+// be outdated, as after the App was installed anew: f runs once more with what
+// GitHub says now.
 func (a *App) asInstallation(ctx context.Context, repo string, f func(id int64, c *github.Client) error) error {
 	_, remembered := a.found.get(repo)
-	id, err := a.runAs(ctx, repo, f)
-	if !remembered || !errors.Is(err, checks.ErrGone) {
+	id, client, err := a.runAs(ctx, repo, f)
+	refused := isUnauthorized(err)
+	if client == nil || !refused && !(remembered && errors.Is(err, checks.ErrGone)) {
 		return err
 	}
-	a.found.forget(repo)
+	a.found.forget(repo, id, client)
 	now, lookup := a.Installation(ctx, repo)
 	if lookup != nil {
 		return lookup
 	}
-	if now == id {
+	if now == id && !refused {
 		return err
 	}
-	_, err = a.runAs(ctx, repo, f)
+	_, _, err = a.runAs(ctx, repo, f)
 	return err
 }
 
-func (a *App) runAs(ctx context.Context, repo string, f func(id int64, c *github.Client) error) (int64, error) {
+func (a *App) runAs(ctx context.Context, repo string, f func(id int64, c *github.Client) error) (int64, *github.Client, error) {
 	id, err := a.Installation(ctx, repo)
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
-	client, err := a.clients.NewInstallationClient(id)
+	client, err := a.found.client(id, a.clients.NewInstallationClient)
 	if err != nil {
-		return id, fmt.Errorf("client of installation %d: %w", id, err)
+		return id, nil, err
 	}
-	return id, f(id, client)
+	return id, client, f(id, client)
+}
+
+func isUnauthorized(err error) bool {
+	var e *Error
+	return errors.As(err, &e) && e.Status == http.StatusUnauthorized
 }
