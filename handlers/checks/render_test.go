@@ -188,6 +188,18 @@ func TestTextKeepsTheEnd(t *testing.T) {
 	}
 }
 
+// TestTextOfFences: a stream of nothing but fences leaves room for our own.
+func TestTextOfFences(t *testing.T) {
+	r := report(Contradicted)
+	r.StdoutTail = bytes.Repeat([]byte("`"), maxTailBytes)
+	r.StderrTail = bytes.Repeat([]byte(strings.Repeat("`", maxBackticks)+"\n"), maxTailBytes/maxBackticks)
+	run := Render(r)
+	checkLimits(t, run)
+	if rest := outside(t, run.Text); strings.Contains(rest, "`") || strings.Count(rest, "**") != 4 {
+		t.Errorf("outside of the fences: %q", rest)
+	}
+}
+
 func TestPlainStream(t *testing.T) {
 	for _, c := range []struct{ name, in, want string }{
 		{"colour", "\x1b[1;31mred\x1b[0m", "red"},
@@ -277,8 +289,8 @@ func checkLimits(t *testing.T, run Run) {
 	if run.Title == "" || len(run.Title) > maxTitleBytes || strings.Contains(run.Title, "\n") {
 		t.Errorf("title %q", run.Title)
 	}
-	if run.Summary == "" {
-		t.Error("no summary")
+	if run.Summary == "" || len(run.Summary) > maxBody || len(run.Text) > maxBody {
+		t.Errorf("summary of %d and text of %d bytes", len(run.Summary), len(run.Text))
 	}
 	if !slices.Contains([]string{"queued", "in_progress", "completed"}, run.Status) {
 		t.Errorf("status %q", run.Status)
