@@ -153,15 +153,11 @@ func (in *Intake) receive(w http.ResponseWriter, r *http.Request) (Saved, error)
 	if err := checkContentType(r.Header); err != nil {
 		return 0, err
 	}
-	release, err := in.acquire(r)
+	body, release, err := in.readBody(w, r)
 	if err != nil {
 		return 0, err
 	}
 	defer release()
-	body, err := readBody(w, r)
-	if err != nil {
-		return 0, err
-	}
 	if !in.signed(body, signature) {
 		return 0, refuse(http.StatusUnauthorized, "%s does not match the body: the webhook secret differs", signatureHeader)
 	}
@@ -206,36 +202,52 @@ func checkContentType(h http.Header) error {
 	return nil
 }
 
-var errTooLarge = refuse(http.StatusRequestEntityTooLarge, "the body is larger than %d bytes", MaxBodyBytes)
+var (
+	errTooLarge = refuse(http.StatusRequestEntityTooLarge, "the body is larger than %d bytes", MaxBodyBytes)
+	errBusy     = errors.New("too many deliveries at once")
+)
 
-// acquire accounts for the memory that a body may take, until release.
-func (in *Intake) acquire(r *http.Request) (release func(), err error) {
-	weight := int64(MaxBodyBytes)
-	if r.ContentLength >= 0 {
-		weight = r.ContentLength
-	}
-	if weight > MaxBodyBytes {
-		return nil, errTooLarge
-	}
-	if !in.buffered.TryAcquire(weight) {
-		return nil, errors.New("too many deliveries at once")
-	}
-	return func() { in.buffered.Release(weight) }, nil
+// meter accounts for the bytes that have arrived, not for those announced:
+// announcing costs a sender nothing.
+type meter struct {
+	from     io.Reader
+	buffered *semaphore.Weighted
+	held     int64
 }
 
-// readBody reads the whole body, within the bounds of size and time.
-func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+func (m *meter) Read(p []byte) (int, error) {
+	n, err := m.from.Read(p)
+	if !m.buffered.TryAcquire(int64(n)) {
+		return 0, errBusy
+	}
+	m.held += int64(n)
+	return n, err
+}
+
+func (m *meter) release() { m.buffered.Release(m.held) }
+
+// readBody reads the whole body, within the bounds of size, time and memory.
+// The memory is accounted for until release is called.
+func (in *Intake) readBody(w http.ResponseWriter, r *http.Request) (body []byte, release func(), err error) {
+	if r.ContentLength > MaxBodyBytes {
+		return nil, nil, errTooLarge
+	}
 	// Not every ResponseWriter has deadlines; the server's own apply then.
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout))
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBodyBytes))
+	m := &meter{from: http.MaxBytesReader(w, r.Body, MaxBodyBytes), buffered: in.buffered}
+	body, err = io.ReadAll(m)
+	if err == nil {
+		return body, m.release, nil
+	}
+	m.release()
 	var over *http.MaxBytesError
 	switch {
 	case errors.As(err, &over):
-		return nil, errTooLarge
-	case err != nil:
-		return nil, refuse(http.StatusBadRequest, "the body could not be read to its end")
+		return nil, nil, errTooLarge
+	case errors.Is(err, errBusy):
+		return nil, nil, err
 	}
-	return body, nil
+	return nil, nil, refuse(http.StatusBadRequest, "the body could not be read to its end")
 }
 
 // signed compares in constant time with the signature by each secret.

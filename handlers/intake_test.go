@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/iotest"
 
 	"github.com/rs/zerolog"
 )
@@ -310,6 +311,19 @@ func TestIntakeBoundsMemory(t *testing.T) {
 	bad := delivery("pull_request", []byte(pullBody))
 	bad.Header.Set(signatureHeader, sign("another secret of tests", nil))
 	post(in, bad)
+	if !in.buffered.TryAcquire(maxBufferedBytes) {
+		t.Error("memory is not given back")
+	}
+}
+
+// TestIntakeBodyCutOff: a sender that announces more than it sends.
+func TestIntakeBodyCutOff(t *testing.T) {
+	in, m := newIntake(t)
+	r := delivery("pull_request", []byte(pullBody))
+	r.Body = io.NopCloser(io.MultiReader(strings.NewReader(pullBody[:50]), iotest.ErrReader(io.ErrUnexpectedEOF)))
+	if code, _ := post(in, r); code != http.StatusBadRequest || len(m.saved) != 0 {
+		t.Errorf("answer %d, %d stored", code, len(m.saved))
+	}
 	if !in.buffered.TryAcquire(maxBufferedBytes) {
 		t.Error("memory is not given back")
 	}

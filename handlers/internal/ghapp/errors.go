@@ -100,6 +100,8 @@ func (e *Error) answered(r *http.Response, message string, details []github.Erro
 	switch {
 	case r.StatusCode == http.StatusForbidden && e.RetryAfter > 0:
 		// a limit, whatever its text says
+	case r.StatusCode == http.StatusForbidden && strings.Contains(strings.ToLower(message), "rate limit"):
+		e.RetryAfter = defaultLimitWait
 	case r.StatusCode == http.StatusForbidden, r.StatusCode == http.StatusNotFound,
 		r.StatusCode == http.StatusGone, r.StatusCode == http.StatusUnavailableForLegalReasons:
 		e.cause = checks.ErrGone

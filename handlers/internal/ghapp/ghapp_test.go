@@ -107,6 +107,8 @@ func TestErrors(t *testing.T) {
 		{"too many requests", 429, header("Retry-After", "3600"), `{}`, false, 3599 * time.Second},
 		{"too many requests without a time", 429, nil, `{}`, false, time.Minute},
 		{"secondary limit", 403, header("Retry-After", "3600"), abuse, false, 3500 * time.Second},
+		{"secondary limit without a time", 403, nil, abuse, false, time.Minute},
+		{"limit by its text alone", 403, nil, `{"message":"API rate limit exceeded for installation"}`, false, time.Minute},
 		{"limit with a text of its own", 403, header("Retry-After", "90"), `{"message":"slow down"}`, false, 89 * time.Second},
 		{"primary limit", 403, header("X-Ratelimit-Remaining", "0", "X-Ratelimit-Reset", reset, "X-Ratelimit-Resource", "core", "X-Ratelimit-Limit", "5000"), `{"message":"API rate limit exceeded"}`, false, 25 * time.Minute},
 		{"no JSON", 200, nil, `<html>`, false, 0},
