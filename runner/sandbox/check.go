@@ -7,6 +7,8 @@ import (
 	"os"
 	"runtime"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // hostFacts is what CheckHost looks at.
@@ -14,6 +16,8 @@ type hostFacts struct {
 	uid        int
 	arch       string
 	dynamic    bool  // this binary needs a dynamic linker
+	private    bool  // this binary may not be executed by other users
+	oldKernel  bool  // mount_setattr(2) is missing
 	userNS     bool  // user namespaces can be made
 	hierarchy  error // why the cgroup controllers do not do
 	executable error // why this binary could not be read
@@ -26,6 +30,10 @@ func CheckHost() error { return thisHost().check() }
 func thisHost() hostFacts {
 	facts := hostFacts{uid: os.Geteuid(), arch: runtime.GOARCH, userNS: userNamespaces()}
 	facts.dynamic, facts.executable = dynamicExecutable("/proc/self/exe")
+	if info, err := os.Stat("/proc/self/exe"); err == nil {
+		facts.private = info.Mode().Perm()&0o001 == 0
+	}
+	facts.oldKernel = errors.Is(unix.MountSetattr(-1, "", 0, &unix.MountAttr{}), unix.ENOSYS)
 	_, facts.hierarchy = hostHierarchies()
 	return facts
 }
@@ -41,6 +49,8 @@ func (f hostFacts) check() error {
 	add(f.arch != "amd64", "sandboxes need an x86-64 machine: this is %s", f.arch)
 	add(f.executable != nil, "cannot read this binary: mount /proc: %w", f.executable)
 	add(f.dynamic, "this binary is dynamically linked and cannot run inside its sandbox: build it with CGO_ENABLED=0")
+	add(f.private, "this binary is not executable for other users, as whom its sandbox runs: chmod o+x it")
+	add(f.oldKernel, "this kernel is too old: sandboxes need Linux 5.12 or newer")
 	add(!f.userNS, "user namespaces are off: set the sysctl user.max_user_namespaces above 0")
 	if f.hierarchy != nil {
 		errs = append(errs, f.hierarchy)

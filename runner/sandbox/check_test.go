@@ -19,6 +19,8 @@ func TestCheckHostFacts(t *testing.T) {
 		{"not root", func(f *hostFacts) { f.uid = 1000 }, "run underwrite as root (now uid 1000)"},
 		{"other machine", func(f *hostFacts) { f.arch = "arm64" }, "x86-64"},
 		{"dynamic binary", func(f *hostFacts) { f.dynamic = true }, "CGO_ENABLED=0"},
+		{"private binary", func(f *hostFacts) { f.private = true }, "chmod o+x"},
+		{"old kernel", func(f *hostFacts) { f.oldKernel = true }, "Linux 5.12"},
 		{"no user namespaces", func(f *hostFacts) { f.userNS = false }, "user.max_user_namespaces"},
 		{"no controller", func(f *hostFacts) { _, f.hierarchy = chooseHierarchies(nil, "", nil) }, "cgroup_enable=memory"},
 		{"no /proc", func(f *hostFacts) { f.executable = os.ErrNotExist }, "mount /proc"},

@@ -8,13 +8,22 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 )
 
-// MaxProcesses bounds Limits.Processes: each task costs the runtime several
-// threads of the host.
-const MaxProcesses = 4096
+// Bounds on what a Spec may ask for. A gateway's policy is tighter.
+const (
+	MaxProcesses = 4096         // tasks: each costs the runtime several threads of the host
+	MaxSeconds   = 24 * 60 * 60 // of wall and of CPU time
+	MaxCPUs      = 1024
+)
+
+// OverheadBytes is about what the sandbox itself takes of a job's memory
+// limit. A sensible limit is above that, the workspace's bytes and the job's
+// own need together.
+const OverheadBytes = 48 << 20
 
 // ErrSpec means that a Spec cannot be run as it is: the caller's or the
 // configuration's fault, found before anything was started.
@@ -47,28 +56,33 @@ func (s *Spec) checkValues() error {
 		return errors.New("every limit must be positive")
 	case l.Processes > MaxProcesses:
 		return fmt.Errorf("limit of %d processes: at most %d", l.Processes, MaxProcesses)
-	case s.CPUs < 1:
-		return fmt.Errorf("%d CPUs: at least 1", s.CPUs)
+	case l.WallSeconds > MaxSeconds || l.CPUSeconds > MaxSeconds:
+		return fmt.Errorf("limits of %d s wall and %d s CPU time: at most %d", l.WallSeconds, l.CPUSeconds, MaxSeconds)
+	case s.CPUs < 1 || s.CPUs > MaxCPUs:
+		return fmt.Errorf("%d CPUs: 1 to %d", s.CPUs, MaxCPUs)
 	case s.Stdout == nil || s.Stderr == nil || s.BeforeLaunch == nil:
 		return errors.New("Stdout, Stderr and BeforeLaunch must be set")
 	case len(s.Job.Argv) == 0 || s.Job.Argv[0] != s.Job.Executable.Path:
 		return errors.New("argv[0] is not the executable's path")
 	}
-	for _, str := range append(environment(s.Job.Environment), s.Job.Argv...) {
-		if strings.ContainsRune(str, 0) {
-			return errors.New("an argument or environment entry contains NUL")
+	return s.checkStrings()
+}
+
+// checkStrings refuses what execve cannot take or JSON would change.
+func (s *Spec) checkStrings() error {
+	all := append([]string{s.Job.Cwd}, s.Job.Argv...)
+	for name, value := range s.Job.Environment {
+		if name == "" || strings.Contains(name, "=") {
+			return fmt.Errorf("environment name %q", name)
+		}
+		all = append(all, name, value)
+	}
+	for _, str := range all {
+		if strings.ContainsRune(str, 0) || !utf8.ValidString(str) {
+			return fmt.Errorf("%q contains NUL or is not UTF-8", str)
 		}
 	}
 	return nil
-}
-
-// environment lists name=value entries in no particular order.
-func environment(env map[string]string) []string {
-	var list []string
-	for name, value := range env {
-		list = append(list, name+"="+value)
-	}
-	return list
 }
 
 func (s *Spec) checkPaths() error {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -43,6 +44,28 @@ os._exit(7)
 	}
 	if got := strings.Count(b.stdout(), "daemon\n"); got != 3 {
 		t.Errorf("%d daemons wrote, want 3", got)
+	}
+}
+
+// TestConcurrent runs several jobs with one runtime: they do not meet.
+func TestConcurrent(t *testing.T) {
+	var boxes []*box
+	var all sync.WaitGroup
+	for i := range 3 {
+		b := newBox(t, "/usr/bin/dash", "-c", fmt.Sprintf("echo %d > mine; cat mine; ls; exit %d", i, i))
+		boxes = append(boxes, b)
+		all.Go(func() {
+			res, err := b.runtime.Run(t.Context(), b.spec)
+			if err != nil || !res.Exited || res.ExitCode != i || !res.Teardown {
+				t.Errorf("job %d: %+v, %v", i, res, err)
+			}
+		})
+	}
+	all.Wait()
+	for i, b := range boxes {
+		if want := fmt.Sprintf("%d\nmine\n", i); b.stdout() != want {
+			t.Errorf("job %d wrote %q, want %q", i, b.stdout(), want)
+		}
 	}
 }
 

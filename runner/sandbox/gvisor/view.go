@@ -51,6 +51,7 @@ type bind struct {
 	from, to string
 	writable bool
 	devices  bool
+	shallow  bool // without what is mounted below
 }
 
 func viewBinds(t *task) []bind {
@@ -59,7 +60,7 @@ func viewBinds(t *task) []bind {
 		{from: t.Workspace, to: viewWorkspace, writable: true},
 		{from: t.Executable, to: viewExec},
 		{from: "/dev/null", to: "/dev/null", writable: true, devices: true},
-		{from: "/sys", to: "/sys"}, // gVisor reads the processors' numbers
+		{from: "/sys", to: "/sys", shallow: true}, // gVisor reads the processors' numbers
 	}
 	if t.HostUsr {
 		binds = append(binds, bind{from: "/usr", to: viewUsr})
@@ -81,7 +82,11 @@ func (b bind) mount(view string) error {
 	if err != nil {
 		return fmt.Errorf("view: %w", err)
 	}
-	if err := unix.Mount(b.from, to, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+	flags := uintptr(unix.MS_BIND | unix.MS_REC)
+	if b.shallow {
+		flags = unix.MS_BIND
+	}
+	if err := unix.Mount(b.from, to, "", flags, ""); err != nil {
 		return fmt.Errorf("view: bind %s: %w", b.from, err)
 	}
 	attr := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID}
