@@ -6,8 +6,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
-	"maps"
-	"path/filepath"
 
 	"underwrite/attest"
 	"underwrite/runner/image"
@@ -70,22 +68,17 @@ func (c *Config) Derive(name, keyID string, h Host) (attest.Profile, error) {
 	if !ok {
 		return attest.Profile{}, fmt.Errorf("%w %s: profiles: there is no profile %q", ErrConfig, c.path, name)
 	}
-	executable, err := pin(p.Executable)
+	job, err := p.Job()
 	if err != nil {
-		return attest.Profile{}, fmt.Errorf("%w %s: profiles.%s.executable: %w", ErrConfig, c.path, name, err)
+		return attest.Profile{}, fmt.Errorf("%w %s: profiles.%s: %w", ErrConfig, c.path, name, err)
 	}
 	executor, err := c.ExecutorID(p.RootDigest(), h)
 	if err != nil {
 		return attest.Profile{}, err
 	}
-	env := maps.Clone(p.Environment)
-	if env == nil {
-		env = map[string]string{}
-	}
 	trusted := attest.Profile{
 		Version: 1, KeyID: keyID, SignerID: c.Signer, ExecutorID: executor, ExitCode: 0,
-		Job:     attest.Job{Argv: p.Argv, Cwd: p.Cwd, Environment: env, Executable: executable, Stdin: "closed"},
-		Sandbox: attest.NewSandbox(p.Limits.Attest()),
+		Job: job, Sandbox: attest.NewSandbox(p.Limits.Attest()),
 	}
 	if err := trusted.Validate(); err != nil {
 		return attest.Profile{}, fmt.Errorf("%w %s: profiles.%s: %w", ErrConfig, c.path, name, err)
@@ -111,26 +104,11 @@ func pin(path string) (attest.Executable, error) {
 // checkExecutables resolves each profile's executable to its real file.
 func (c *Config) checkExecutables() error {
 	for name, p := range c.Profiles {
-		field := p.executableField("profiles." + name)
-		real, err := filepath.EvalSymlinks(p.Executable)
+		resolved, err := p.resolved("profiles." + name + ".")
 		if err != nil {
-			return bad(field, "%v: install the program or correct the path", err)
+			return err
 		}
-		if p.RootDigest() == image.HostDigest && !within(real, "/usr") {
-			return bad(field, "%s is not below /usr, and with root: host a job sees nothing else", real)
-		}
-		f, err := hostpath.Open(real)
-		if err != nil {
-			return bad(field, "%v", err)
-		}
-		info, err := f.Stat()
-		f.Close()
-		if err != nil || info.Mode()&0o111 == 0 || info.Size() == 0 {
-			return bad(field, "%s is not executable: chmod a+x it or name another program", real)
-		}
-		p.Executable = real
-		p.Argv = append([]string{real}, p.Argv[1:]...)
-		c.Profiles[name] = p
+		c.Profiles[name] = resolved
 	}
 	return nil
 }

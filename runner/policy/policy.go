@@ -162,16 +162,7 @@ func (c *Config) setDefaults() {
 		c.CgroupParent = sandbox.DefaultCgroupParent
 	}
 	for name, p := range c.Profiles {
-		if p.Cwd == "" {
-			p.Cwd = "."
-		}
-		if p.CPUs == 0 {
-			p.CPUs = 2
-		}
-		if p.Executable == "" && len(p.Argv) > 0 {
-			p.Executable = p.Argv[0]
-		}
-		c.Profiles[name] = p
+		c.Profiles[name] = p.withDefaults()
 	}
 }
 
@@ -293,38 +284,39 @@ func (c *Config) checkProfiles() error {
 		if !nameForm.MatchString(name) {
 			return bad("profiles."+name, "%q: %s", name, nameHelp)
 		}
-		if err := c.Profiles[name].check("profiles."+name, c.Ceilings); err != nil {
+		if err := c.Profiles[name].check("profiles."+name+".", c.Ceilings); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (p Profile) check(field string, ceilings Limits) error {
+// check looks at everything but the host. at goes before each field's name.
+func (p Profile) check(at string, ceilings Limits) error {
 	switch {
 	case len(p.Argv) == 0:
-		return bad(field+".argv", "is empty: want the program and its arguments")
+		return bad(at+"argv", "is empty: want the program and its arguments")
 	case !cleanPath(p.Executable):
-		return bad(p.executableField(field), "%q: want the absolute path of the program", p.Executable)
+		return bad(p.executableField(at), "%q: want the absolute path of the program", p.Executable)
 	case p.CPUs < 1 || p.CPUs > MaxCPUs:
-		return bad(field+".cpus", "%d: want 1 to %d", p.CPUs, MaxCPUs)
+		return bad(at+"cpus", "%d: want 1 to %d", p.CPUs, MaxCPUs)
 	case p.Root != "host":
-		return bad(field+".root", "%q: want host", p.Root)
+		return bad(at+"root", "%q: want host", p.Root)
 	case p.Cwd != path.Clean(p.Cwd) || path.IsAbs(p.Cwd) || p.Cwd == ".." || strings.HasPrefix(p.Cwd, "../"):
-		return bad(field+".cwd", "%q: want a directory below the repository's root, or \".\"", p.Cwd)
+		return bad(at+"cwd", "%q: want a directory below the repository's root, or \".\"", p.Cwd)
 	}
-	if err := checkEnvironment(field+".environment", p.Environment); err != nil {
+	if err := checkEnvironment(at+"environment", p.Environment); err != nil {
 		return err
 	}
-	return p.checkLimits(field+".limits", ceilings)
+	return p.checkLimits(at+"limits", ceilings)
 }
 
 // executableField is where the executable's path was written.
-func (p Profile) executableField(field string) string {
+func (p Profile) executableField(at string) string {
 	if p.Executable == p.Argv[0] {
-		return field + ".argv"
+		return at + "argv"
 	}
-	return field + ".executable"
+	return at + "executable"
 }
 
 func (p Profile) checkLimits(field string, ceilings Limits) error {
@@ -333,7 +325,7 @@ func (p Profile) checkLimits(field string, ceilings Limits) error {
 	}
 	for i, n := range p.Limits.named() {
 		if top := ceilings.named()[i].value; n.value > top {
-			return bad(field+"."+n.name, "%d is above ceilings.%s %d: lower it or raise the ceiling", n.value, n.name, top)
+			return bad(field+"."+n.name, "%d is above the gateway's ceiling of %d (ceilings.%s): lower it", n.value, top, n.name)
 		}
 	}
 	if need := p.Limits.WorkspaceBytes + MemoryMargin; p.Limits.MemoryBytes < need {

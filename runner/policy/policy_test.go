@@ -71,8 +71,8 @@ func TestParseRefuses(t *testing.T) {
 	}{
 		{"unknown field", "deployment: example", "deploiment: example", 2, "deploiment: unknown field"},
 		{"unknown nested field", "    root: host", "    route: host", 26, "route: unknown field"},
-		{"wrong type", "consumerGid: 4242", "consumerGid: many", 7, "cannot unmarshal"},
-		{"duplicate key", "deployment: example", "deployment: example\ndeployment: other", 3, "already"},
+		{"wrong type", "consumerGid: 4242", "consumerGid: many", 7, `consumerGid: "many" is of the wrong type: want a whole number`},
+		{"duplicate key", "deployment: example", "deployment: example\ndeployment: other", 3, "deployment: is already given on line 2: keep one"},
 		{"second document", "version: 1", "version: 1\n---\nversion: 1", 2, "more than one document"},
 		{"version", "version: 1", "version: 2", 1, "version: is 2"},
 		{"no deployment", "deployment: example\n", "", 1, "deployment: "},
@@ -98,12 +98,15 @@ func TestParseRefuses(t *testing.T) {
 		{"root", "    root: host", "    root: guest", 26, "profiles.unit.root: "},
 		{"environment name", "      LANG: C", "      LA-NG: C", 25, "profiles.unit.environment.LA-NG: "},
 		{"credential", "      LANG: C", "      GH_TOKEN: C", 25, "GH_TOKEN looks like a credential"},
-		{"limit above ceiling", "wallSeconds: 30", "wallSeconds: 61", 28, "profiles.unit.limits.wallSeconds: 61 is above ceilings.wallSeconds 60"},
+		{"limit above ceiling", "wallSeconds: 30", "wallSeconds: 61", 28, "profiles.unit.limits.wallSeconds: 61 is above the gateway's ceiling of 60"},
 		{"memory without margin", "memoryBytes: 536870912", "memoryBytes: 134217729", 30, "profiles.unit.limits.memoryBytes: "},
 		{"negative limit", "outputBytes: 65536", "outputBytes: -1", 33, "profiles.unit.limits.outputBytes: "},
 		{"budget below one job", "capabilityL", "memoryBudgetBytes: 5\ncapabilityL", 20, "memoryBudgetBytes: "},
+		{"type in a limit", "outputBytes: 65536", "outputBytes: much more than that", 33, `profiles.unit.limits.outputBytes: "much mo..." is of the wrong type`},
+		{"list for text", "    root: host", "    root: [host]", 26, "profiles.unit.root: this is of the wrong type: want text"},
+		{"not YAML", "version: 1", "version: [1", 2, "this is not YAML"},
 		{"empty", valid, "", 1, "the file is empty"},
-		{"not a mapping", valid, "- 1", 1, "cannot unmarshal"},
+		{"not a mapping", valid, "- 1", 1, "want fields with values"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if !strings.Contains(valid, c.old) {
