@@ -2,27 +2,14 @@ package gateway
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"fmt"
 	"net"
-	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
-	"syscall"
 	"time"
 
 	"underwrite/attest"
 	"underwrite/runner/wire"
-)
-
-const (
-	// stopGrace is how long a child may take to tear its sandbox down after
-	// SIGTERM, before it is killed and the next execution sweeps.
-	stopGrace      = 30 * time.Second
-	maxChildOutput = 64 << 10 // bytes of stdout, and of stderr kept for the log
-	eventsFD       = 3        // of the child: the first of exec.Cmd.ExtraFiles
 )
 
 // execute receives one request and runs it. A returned error was not answered yet.
@@ -74,79 +61,14 @@ func (s *server) admit(ctx context.Context, conn net.Conn, request []byte) (rele
 
 // child runs `underwrite execute` on what was received and relays its events.
 func (s *server) child(ctx context.Context, conn net.Conn, sp *spool) (wire.Outcome, error) {
-	events, childEnd, err := os.Pipe()
-	if err != nil {
-		return wire.Outcome{}, fmt.Errorf("event stream: %w", err)
+	var gone bool // a client that stalls once gets no more events, or it would hold up its own outcome
+	outcome, stderr, err := Execution{
+		Program: s.Execute, ConfigPath: s.ConfigPath, RequestPath: sp.requestPath, BundlePath: sp.bundlePath,
+		EvidenceDir: filepath.Join(s.config.Outbox, attest.SHA256Hex(sp.request)), Diagnostics: s.config.Diagnostics,
+		Events: func(e wire.Event) { gone = gone || s.reply(conn, wire.Reply{Event: &e}) != nil },
+	}.Run(ctx)
+	if len(stderr) > 0 {
+		s.Log.Warn().Bytes("stderr", stderr).Msg("execution")
 	}
-	defer events.Close()
-	defer childEnd.Close()
-	relayed := make(chan struct{})
-	go func() {
-		defer close(relayed)
-		var gone bool // a client that stalls once gets no more events, or it would hold up its own outcome
-		wire.ReadEvents(events, func(e wire.Event) {
-			gone = gone || s.reply(conn, wire.Reply{Event: &e}) != nil
-		})
-	}()
-	var stdout, stderr bounded
-	evidence := filepath.Join(s.config.Outbox, attest.SHA256Hex(sp.request))
-	cmd := exec.CommandContext(ctx, s.Execute[0], append(s.Execute[1:len(s.Execute):len(s.Execute)],
-		"--config", s.ConfigPath, "--request", sp.requestPath, "--source-bundle", sp.bundlePath,
-		"--evidence-dir", evidence, "--diagnostics", s.config.Diagnostics, "--events-fd", fmt.Sprint(eventsFD))...)
-	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
-	cmd.Dir = "/"
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	cmd.ExtraFiles = []*os.File{childEnd}
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = stopGrace
-	// A gateway that dies takes its children along.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
-	err = runOnOwnThread(cmd, func() { childEnd.Close() })
-	<-relayed
-	if stderr.Len() > 0 {
-		s.Log.Warn().Bytes("stderr", stderr.Bytes()).Msg("execution")
-	}
-	return outcomeOf(stdout.Bytes(), err, cmd.ProcessState)
-}
-
-// runOnOwnThread keeps the thread that started the child until it has ended:
-// the kernel sends Pdeathsig when that thread ends, not the process.
-func runOnOwnThread(cmd *exec.Cmd, started func()) error {
-	result := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
-		started()
-		if err == nil {
-			err = cmd.Wait()
-		}
-		result <- err
-	}()
-	return <-result
-}
-
-// outcomeOf believes a child only if its line and its exit code agree.
-func outcomeOf(stdout []byte, err error, state *os.ProcessState) (wire.Outcome, error) {
-	if state == nil {
-		return wire.Outcome{}, fmt.Errorf("start execution: %w", err)
-	}
-	o, parseErr := wire.ParseOutcome(stdout)
-	if parseErr != nil {
-		return wire.Outcome{}, fmt.Errorf("execution ended (%s) without an outcome: %w", state, parseErr)
-	}
-	if o.ExitCode() != state.ExitCode() {
-		return wire.Outcome{}, fmt.Errorf("execution says %s but ended with %s", o.Status, state)
-	}
-	return o, nil
-}
-
-// bounded keeps the first maxChildOutput bytes.
-type bounded struct{ bytes.Buffer }
-
-func (b *bounded) Write(p []byte) (int, error) {
-	if room := maxChildOutput - b.Len(); room > 0 {
-		b.Buffer.Write(p[:min(len(p), room)])
-	}
-	return len(p), nil
+	return outcome, err
 }
