@@ -115,6 +115,40 @@ func TestCgroupMemoryLimit(t *testing.T) {
 	}
 }
 
+// TestCgroupLimitsSet holds that swap has no room beside the memory limit and
+// that the CPU quota is that of the processors asked for.
+func TestCgroupLimitsSet(t *testing.T) {
+	c, err := NewCgroup(testParent, "limits", 64<<20, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Remove() })
+	type setting struct {
+		tree        hierarchy
+		file, value string
+	}
+	settings := []setting{
+		{c.memory, "memory.limit_in_bytes", "67108864"}, {c.memory, "memory.memsw.limit_in_bytes", "67108864"},
+	}
+	if c.memory.v2 {
+		settings = []setting{{c.memory, "memory.max", "67108864"}, {c.memory, "memory.swap.max", "0"}, {c.memory, "memory.oom.group", "1"}}
+	}
+	if c.cpu.v2 {
+		settings = append(settings, setting{c.cpu, "cpu.max", "300000 100000"})
+	} else {
+		settings = append(settings, setting{c.cpu, "cpu.cfs_quota_us", "300000"}, setting{c.cpu, "cpu.cfs_period_us", "100000"})
+	}
+	for _, s := range settings {
+		got, err := os.ReadFile(filepath.Join(c.dir(s.tree), s.file))
+		if strings.Contains(s.file, "sw") && errors.Is(err, os.ErrNotExist) {
+			continue // no swap accounting: NewCgroup has checked that there is no swap
+		}
+		if err != nil || strings.TrimSpace(string(got)) != s.value {
+			t.Errorf("%s = %q, %v, want %s", s.file, got, err, s.value)
+		}
+	}
+}
+
 // TestCgroupSameID holds that two owners may use one id: the name tells them apart.
 func TestCgroupSameID(t *testing.T) {
 	c := testCgroup(t, "same")

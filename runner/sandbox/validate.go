@@ -61,7 +61,7 @@ func (s *Spec) checkValues() error {
 	case s.CPUs < 1 || s.CPUs > MaxCPUs:
 		return fmt.Errorf("%d CPUs: 1 to %d", s.CPUs, MaxCPUs)
 	case s.Stdout == nil || s.Stderr == nil || s.BeforeLaunch == nil:
-		return errors.New("Stdout, Stderr and BeforeLaunch must be set")
+		return errors.New("one of Stdout, Stderr and BeforeLaunch is not set")
 	case len(s.Job.Argv) == 0 || s.Job.Argv[0] != s.Job.Executable.Path:
 		return errors.New("argv[0] is not the executable's path")
 	}

@@ -19,7 +19,8 @@ const supervisorName = "runsc-underwrite-job"
 // MaybeExec turns this process into one of the sandbox's own processes if it
 // was started as one, and never returns then. main, and TestMain of a package
 // that links this one, call it before anything else, even before flags: the
-// processes have no environment and see almost no file system.
+// processes have no environment and see almost no file system. That holds for
+// the initialization of packages too, which comes before: none may need a file.
 func MaybeExec() {
 	switch {
 	case os.Args[0] == supervisorName:

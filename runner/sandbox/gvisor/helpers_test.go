@@ -20,6 +20,11 @@ import (
 
 func TestMain(m *testing.M) {
 	MaybeExec()
+	var err error
+	if python, err = filepath.EvalSymlinks("/usr/bin/python3"); err != nil {
+		fmt.Fprintln(os.Stderr, "the sandbox's tests need python3:", err)
+		os.Exit(1)
+	}
 	os.Exit(m.Run())
 }
 
@@ -27,7 +32,8 @@ func TestMain(m *testing.M) {
 // other tests that run at the same time. A helper process uses its parent's.
 var testParent = cmp.Or(os.Getenv(helperVariable), fmt.Sprintf("/underwrite-test-%d", os.Getpid()))
 
-const python = "/usr/bin/python3.11"
+// python is the real path of the host's Python: an executable is named by it.
+var python string
 
 // A box is one job under preparation: tests change what they are about.
 type box struct {

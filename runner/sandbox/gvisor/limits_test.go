@@ -2,7 +2,6 @@ package gvisor
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -142,6 +141,7 @@ func TestWorkspaceLimit(t *testing.T) {
 	})
 	t.Run("too many files", func(t *testing.T) {
 		b := newBox(t, python, "-I", "-c", "try:\n  for i in range(10**6): open(str(i), 'x').close()\nexcept OSError: pass")
+		b.spec.Limits.WallSeconds, b.spec.Limits.CPUSeconds = 600, 600 // it is about files
 		b.faults(sandbox.FaultWorkspace)
 	})
 }
@@ -239,7 +239,7 @@ func (b *box) setExecutable(path string) {
 func TestNewRefusesParent(t *testing.T) {
 	for _, parent := range []string{"relative", "/", "/a/../b", "/a/"} {
 		if _, err := New(Options{CgroupParent: parent}); err == nil {
-			t.Error(fmt.Sprintf("New accepted the cgroup parent %q", parent))
+			t.Errorf("New accepted the cgroup parent %q", parent)
 		}
 	}
 }

@@ -263,6 +263,9 @@ func (s *supervisor) job() error {
 	if err != nil {
 		return fmt.Errorf("wait for job: %w", err)
 	}
+	if err := s.goferLives(); err != nil {
+		return err // gVisor kills the job then: its wait status is not the job's own
+	}
 	errno, err := execError(status)
 	if err != nil {
 		return err
@@ -273,6 +276,29 @@ func (s *supervisor) job() error {
 		return err
 	}
 	s.send(usage)
+	return nil
+}
+
+// exiting is the kernel's flag of a process that has begun to end (PF_EXITING):
+// it is set before the process's sockets close, by which gVisor notices.
+const exiting = 0x4
+
+// goferLives is nil if the gofer has not ended or begun to end.
+func (s *supervisor) goferLives() error {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.box.GoferPid.Load()))
+	if err != nil {
+		return fmt.Errorf("the gofer died: %w", err)
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ") // its name has no parenthesis
+	fields := strings.Fields(rest)
+	const state, flags = 0, 6
+	if len(fields) <= flags {
+		return errors.New("the gofer's state is not known")
+	}
+	bits, err := strconv.ParseUint(fields[flags], 10, 64)
+	if err != nil || fields[state] == "Z" || bits&exiting != 0 {
+		return errors.New("the gofer died")
+	}
 	return nil
 }
 
