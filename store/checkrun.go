@@ -20,6 +20,7 @@ type CheckRun struct {
 	GitHubID      int64  // 0 until known
 	Version       int64
 	PostedVersion int64
+	Shown         bool // as completed: nothing will be posted any more
 	Undeliverable string
 	CreatedAt     time.Time
 	CompletedAt   time.Time  // zero until it is terminal
@@ -83,11 +84,11 @@ func checkRun(ctx context.Context, tx *sql.Tx, id int64) (CheckRun, error) {
 	run, err := one(ctx, tx, func(row scanner) (r CheckRun, err error) {
 		var created, completed sql.NullInt64
 		err = row.Scan(&r.ID, &r.ExternalID, &session_, &beat, &r.Round, &r.State, &fault, &r.By, &r.GitHubID,
-			&r.Version, &r.PostedVersion, &r.Undeliverable, &created, &completed)
+			&r.Version, &r.PostedVersion, &r.Shown, &r.Undeliverable, &created, &completed)
 		r.CreatedAt, r.CompletedAt = fromMicros(created), fromMicros(completed)
 		return r, err
 	}, `SELECT id, external_id, session_id, beat, round, state, COALESCE(fault, ''), by_whom, github_id,
-		version, posted_version, undeliverable, created_at, completed_at FROM check_runs WHERE id = $1`, id)
+		version, posted_version, shown_completed, undeliverable, created_at, completed_at FROM check_runs WHERE id = $1`, id)
 	if err != nil {
 		return CheckRun{}, err
 	}
@@ -138,12 +139,16 @@ func (s *Store) Touch(ctx context.Context, id int64, now time.Time) error {
 	})
 }
 
-// SetPosted notes that GitHub shows the given version. An older version than
-// the one noted is of no interest.
-func (s *Store) SetPosted(ctx context.Context, id, version, githubID int64, now time.Time) error {
+// SetPosted notes that GitHub shows the given version, and whether as
+// completed. An older version than the one noted is of no interest.
+func (s *Store) SetPosted(ctx context.Context, id, version, githubID int64, completed bool, now time.Time) error {
 	return s.write(ctx, "note posted check run", func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `UPDATE check_runs SET posted_version = $2, github_id = $3, updated_at = $4
-			WHERE id = $1 AND posted_version < $2`, id, version, githubID, micros(now))
+		shown := 0
+		if completed {
+			shown = 1
+		}
+		_, err := tx.ExecContext(ctx, `UPDATE check_runs SET posted_version = $2, github_id = $3, shown_completed = $4, updated_at = $5
+			WHERE id = $1 AND posted_version < $2`, id, version, githubID, shown, micros(now))
 		return err
 	})
 }
@@ -186,7 +191,36 @@ func (s *Store) endCheckRun(ctx context.Context, tx *sql.Tx, id int64, to RunSta
 	if err != nil {
 		return err
 	}
-	return s.enqueuePosts(ctx, tx, `id = $1`, id)
+	if err := s.enqueuePosts(ctx, tx, `id = $1`, id); err != nil {
+		return err
+	}
+	return s.touchTwins(ctx, tx, id)
+}
+
+// touchTwins asks for another post of results that may have been held back
+// until this check run is over: those of the same check for other pull requests
+// with the same head.
+func (s *Store) touchTwins(ctx context.Context, tx *sql.Tx, id int64) error {
+	twins, err := all(ctx, tx, scanInt, `SELECT t.id FROM check_runs t
+		JOIN sessions ts ON ts.id = t.session_id
+		JOIN session_checks tc ON tc.session_id = t.session_id AND tc.beat = t.beat
+		JOIN check_runs r ON r.id = $1
+		JOIN sessions rs ON rs.id = r.session_id
+		JOIN session_checks rc ON rc.session_id = r.session_id AND rc.beat = r.beat
+		WHERE ts.repo = rs.repo AND ts.head_sha = rs.head_sha AND ts.number <> rs.number AND tc.name = rc.name
+		AND t.state NOT IN ('queued', 'in_progress') AND t.shown_completed = 0 ORDER BY t.id`, id)
+	if err != nil {
+		return err
+	}
+	for _, twin := range twins {
+		if err := swap(ctx, tx, `UPDATE check_runs SET version = version + 1 WHERE id = $1`, twin); err != nil {
+			return err
+		}
+		if err := s.enqueuePosts(ctx, tx, `id = $1`, twin); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (s *Store) enqueuePostOf(ctx context.Context, tx *sql.Tx, execution int64) error {

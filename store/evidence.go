@@ -24,6 +24,8 @@ type Evidence struct {
 	ExitCode         int64
 	InputTree        string
 	OutputTree       string
+	StartedAt        time.Time // of the job, as signed
+	FinishedAt       time.Time
 	Output           blob.Ref
 	Stdout           blob.Ref
 	Stderr           blob.Ref
@@ -81,11 +83,11 @@ func (s *Store) consume(ctx context.Context, tx *sql.Tx, e Evidence, to RunState
 	_, err = tx.ExecContext(ctx, `INSERT INTO evidence
 		(execution_id, capability, receipt, capability_sha256, receipt_sha256, signer_id, executor_id, key_id, exit_code,
 		input_tree, output_tree, output_sha256, output_bytes, stdout_sha256, stdout_bytes, stderr_sha256, stderr_bytes,
-		validation, transport, consumed_at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)`,
+		validation, transport, consumed_at, started_at, finished_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)`,
 		e.ExecutionID, e.Capability, e.Receipt, e.CapabilitySHA256, e.ReceiptSHA256, e.SignerID, e.ExecutorID, e.KeyID, e.ExitCode,
 		e.InputTree, e.OutputTree, e.Output.SHA256, e.Output.Bytes, e.Stdout.SHA256, e.Stdout.Bytes, e.Stderr.SHA256, e.Stderr.Bytes,
-		string(e.Validation), e.Transport, micros(now))
+		string(e.Validation), e.Transport, micros(now), micros(e.StartedAt), micros(e.FinishedAt))
 	if err != nil {
 		return err
 	}
@@ -118,14 +120,15 @@ func (s *Store) SetAcknowledged(ctx context.Context, id int64, now time.Time) er
 
 func evidence(ctx context.Context, tx *sql.Tx, id int64) (Evidence, error) {
 	return one(ctx, tx, func(row scanner) (e Evidence, err error) {
-		var consumed, acknowledged sql.NullInt64
+		var consumed, acknowledged, started, finished sql.NullInt64
 		err = row.Scan(&e.ExecutionID, &e.Capability, &e.Receipt, &e.CapabilitySHA256, &e.ReceiptSHA256, &e.SignerID, &e.ExecutorID,
 			&e.KeyID, &e.ExitCode, &e.InputTree, &e.OutputTree, &e.Output.SHA256, &e.Output.Bytes, &e.Stdout.SHA256, &e.Stdout.Bytes,
-			&e.Stderr.SHA256, &e.Stderr.Bytes, &e.Validation, &e.Transport, &consumed, &acknowledged)
+			&e.Stderr.SHA256, &e.Stderr.Bytes, &e.Validation, &e.Transport, &consumed, &acknowledged, &started, &finished)
+		e.StartedAt, e.FinishedAt = fromMicros(started), fromMicros(finished)
 		e.ConsumedAt, e.AcknowledgedAt = fromMicros(consumed), fromMicros(acknowledged)
 		return e, err
 	}, `SELECT execution_id, capability, receipt, capability_sha256, receipt_sha256, signer_id, executor_id,
 		key_id, exit_code, input_tree, output_tree, output_sha256, output_bytes, stdout_sha256, stdout_bytes,
-		stderr_sha256, stderr_bytes, validation, transport, consumed_at, acknowledged_at
+		stderr_sha256, stderr_bytes, validation, transport, consumed_at, acknowledged_at, started_at, finished_at
 		FROM evidence WHERE execution_id = $1`, id)
 }

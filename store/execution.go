@@ -54,6 +54,12 @@ type Execution struct {
 // Tails are the ends of the live output: hostile, bounded by the caller.
 type Tails struct{ Stdout, Stderr []byte }
 
+// Again says how our own faults are followed by new proofs.
+type Again struct {
+	Most  int64         // proofs of one check run
+	Delay time.Duration // before the second one, doubled each time
+}
+
 // reserveMissing reserves an execution for each queued check run of a frozen
 // session that has none.
 func (s *Store) reserveMissing(ctx context.Context, tx *sql.Tx, sess Session, build Builder, now time.Time) error {
@@ -64,7 +70,7 @@ func (s *Store) reserveMissing(ctx context.Context, tx *sql.Tx, sess Session, bu
 			return err
 		}
 		for _, run := range runs {
-			if err := s.reserve(ctx, tx, sess, c, run, build, now); err != nil {
+			if err := s.reserve(ctx, tx, sess, c, run, build, now, time.Time{}); err != nil {
 				return fmt.Errorf("reserve an execution of %s: %w", c.Name, err)
 			}
 		}
@@ -74,7 +80,7 @@ func (s *Store) reserveMissing(ctx context.Context, tx *sql.Tx, sess Session, bu
 
 // reserve inserts the next execution of a session. Its number is never used
 // again, and its request is durable before the gateway sees it.
-func (s *Store) reserve(ctx context.Context, tx *sql.Tx, sess Session, c Check, run int64, build Builder, now time.Time) error {
+func (s *Store) reserve(ctx context.Context, tx *sql.Tx, sess Session, c Check, run int64, build Builder, now, notBefore time.Time) error {
 	seq, err := one(ctx, tx, scanInt, `SELECT COALESCE(MAX(seq), 0) + 1 FROM executions WHERE session_id = $1`, sess.ID)
 	if err != nil {
 		return err
@@ -91,7 +97,7 @@ func (s *Store) reserve(ctx context.Context, tx *sql.Tx, sess Session, c Check, 
 	if err != nil {
 		return err
 	}
-	return s.enqueue(ctx, tx, executeJob{ExecutionID: id})
+	return s.enqueueAt(ctx, tx, executeJob{ExecutionID: id}, notBefore)
 }
 
 // StartExecution allows the execution to be given to the gateway: reserved →
@@ -125,9 +131,9 @@ func (s *Store) EndExecution(ctx context.Context, id int64, to RunState, fault [
 
 // EndOurFault ends an execution that failed without the job's fault: reserved
 // or running → our_fault. A new proof with its own number and challenge is
-// reserved while the check run has had fewer than most; after that the check
-// run ends as our_fault too.
-func (s *Store) EndOurFault(ctx context.Context, id int64, fault []byte, tails Tails, most int64, build Builder, now time.Time) (again bool, err error) {
+// reserved, and its job inserted for after.Delay, while the check run has had
+// fewer than after.Most; then the check run ends as our_fault too.
+func (s *Store) EndOurFault(ctx context.Context, id int64, fault []byte, tails Tails, after Again, build Builder, now time.Time) (again bool, err error) {
 	err = s.write(ctx, "end execution by our fault", func(tx *sql.Tx) error {
 		if err := endExecution(ctx, tx, id, OurFault, fault, tails, now); err != nil {
 			return err
@@ -140,7 +146,7 @@ func (s *Store) EndOurFault(ctx context.Context, id int64, fault []byte, tails T
 		if err != nil {
 			return err
 		}
-		if again = proofs < most; !again {
+		if again = proofs < after.Most; !again {
 			return s.endCheckRunOf(ctx, tx, id, OurFault, fault, now)
 		}
 		sess, err := session(ctx, tx, e.SessionID)
@@ -149,7 +155,7 @@ func (s *Store) EndOurFault(ctx context.Context, id int64, fault []byte, tails T
 		}
 		for _, c := range sess.Checks {
 			if c.Beat == e.Beat {
-				return s.reserve(ctx, tx, sess, c, e.CheckRunID, build, now)
+				return s.reserve(ctx, tx, sess, c, e.CheckRunID, build, now, now.Add(after.Delay<<(proofs-1)))
 			}
 		}
 		return fmt.Errorf("session %s has no beat %d", sess.ID, e.Beat)

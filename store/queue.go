@@ -77,7 +77,12 @@ func (acknowledgeJob) Kind() string { return "acknowledge" }
 
 // enqueue inserts a job in the transaction, unless it is waiting or running.
 func (s *Store) enqueue(ctx context.Context, tx *sql.Tx, args river.JobArgs) error {
+	return s.enqueueAt(ctx, tx, args, time.Time{})
+}
+
+func (s *Store) enqueueAt(ctx context.Context, tx *sql.Tx, args river.JobArgs, notBefore time.Time) error {
 	_, err := s.insert.InsertTx(ctx, tx, args, &river.InsertOpts{
+		ScheduledAt: notBefore,
 		Queue:       args.Kind(),
 		MaxAttempts: attemptsPerRow,
 		UniqueOpts: river.UniqueOpts{ByArgs: true, ByState: []rivertype.JobState{

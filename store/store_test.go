@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"underwrite/store/blob"
+	"underwrite/store/storetest"
 )
 
 var now = time.Date(2026, 1, 2, 3, 4, 5, 678901000, time.UTC)
@@ -388,7 +389,7 @@ func TestExecutionTransitions(t *testing.T) {
 		case Faulted:
 			must(t, s.EndExecution(t.Context(), x.ID, Faulted, nil, Tails{}, now))
 		case OurFault:
-			_, err := s.EndOurFault(t.Context(), x.ID, nil, Tails{}, 3, build, now)
+			_, err := s.EndOurFault(t.Context(), x.ID, nil, Tails{}, Again{Most: 3}, build, now)
 			must(t, err)
 		}
 		return x
@@ -403,7 +404,7 @@ func TestExecutionTransitions(t *testing.T) {
 			return s.EndExecution(ctx, x.ID, Refused, nil, Tails{}, now)
 		}},
 		{"our fault", map[RunState]bool{Reserved: true, Running: true}, func(ctx context.Context, s *Store, x Execution) error {
-			_, err := s.EndOurFault(ctx, x.ID, nil, Tails{}, 1, build, now)
+			_, err := s.EndOurFault(ctx, x.ID, nil, Tails{}, Again{Most: 1}, build, now)
 			return err
 		}},
 		{"consume", map[RunState]bool{Running: true, Passed: true}, func(ctx context.Context, s *Store, x Execution) error {
@@ -465,7 +466,7 @@ func TestOurFaultIsBounded(t *testing.T) {
 	challenges := map[string]bool{}
 	for n := int64(1); ; n++ {
 		challenges[x.Challenge] = true
-		again, err := s.EndOurFault(t.Context(), x.ID, []byte(`{"kind":"internal"}`), Tails{}, 3, build, now)
+		again, err := s.EndOurFault(t.Context(), x.ID, []byte(`{"kind":"internal"}`), Tails{}, Again{Most: 3}, build, now)
 		must(t, err)
 		if again != (n < 3) {
 			t.Fatalf("after %d proofs: again = %v", n, again)
@@ -504,7 +505,7 @@ func TestTriggers(t *testing.T) {
 	refuse(`UPDATE executions SET state = 'running', finished_at = NULL`)
 	refuse(`UPDATE evidence SET receipt = x'00'`)
 	refuse(`INSERT INTO evidence SELECT 2, capability, receipt, capability_sha256, '` + hex64("f") + `', signer_id, executor_id, key_id,
-		exit_code, input_tree, output_tree, output_sha256, output_bytes, stdout_sha256, stdout_bytes, stderr_sha256, stderr_bytes,
+		exit_code, input_tree, output_tree, started_at, finished_at, output_sha256, output_bytes, stdout_sha256, stdout_bytes, stderr_sha256, stderr_bytes,
 		validation, transport, consumed_at, NULL FROM evidence`)
 	refuse(`UPDATE check_runs SET state = 'queued', completed_at = NULL`)
 	refuse(`UPDATE sessions SET state = 'done'`)
@@ -528,6 +529,37 @@ func TestCheckRunOthers(t *testing.T) {
 	}
 }
 
+// TestHeldResults: a result that waits for the same check of a twin is posted
+// again when the twin's is over, however it ends, and never after it was shown.
+func TestHeldResults(t *testing.T) {
+	twin := pull
+	twin.Number = 8
+	closed := twin
+	closed.Open = false
+	for name, end := range map[string]func(t *testing.T, s *Store, id string){
+		"failed": func(t *testing.T, s *Store, id string) { must(t, s.FailSession(t.Context(), id, Refused, nil, now)) },
+		"closed": func(t *testing.T, s *Store, _ string) { sync(t, s, closed) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStore(t)
+			x := running(t, s)
+			sync(t, s, twin)
+			finish(t, s, x)
+			held, shown := checkRuns(t, s)[0], checkRuns(t, s)[1]
+			must(t, s.SetPosted(t.Context(), held.ID, held.Version, 1, false, now))
+			must(t, s.SetPosted(t.Context(), shown.ID, shown.Version, 2, true, now))
+			runs, err := s.CheckRuns(t.Context(), twin.Repo, twin.Number)
+			must(t, err)
+			end(t, s, runs[0].Session.ID)
+			after := checkRuns(t, s)
+			if after[0].Version != held.Version+1 || after[1].Version != shown.Version {
+				t.Errorf("versions %d and %d, want %d and %d", after[0].Version, after[1].Version, held.Version+1, shown.Version)
+			}
+			invariants(t, s)
+		})
+	}
+}
+
 func TestPosting(t *testing.T) {
 	s := newStore(t)
 	x := running(t, s)
@@ -540,8 +572,8 @@ func TestPosting(t *testing.T) {
 	if v, _ := version(); v != 3 {
 		t.Errorf("version %d, want 3: queued, in progress, touched", v)
 	}
-	must(t, s.SetPosted(t.Context(), id, 2, 77, now))
-	must(t, s.SetPosted(t.Context(), id, 1, 77, now))
+	must(t, s.SetPosted(t.Context(), id, 2, 77, false, now))
+	must(t, s.SetPosted(t.Context(), id, 1, 77, false, now))
 	if _, posted := version(); posted != 2 {
 		t.Errorf("posted version went to %d", posted)
 	}
@@ -563,27 +595,11 @@ func TestPosting(t *testing.T) {
 // invariants checks what must hold between any two transactions.
 func invariants(t *testing.T, s *Store) {
 	t.Helper()
-	for name, query := range map[string]string{
-		"session with two live executions of one check": `SELECT session_id FROM executions WHERE state IN ('reserved', 'running') GROUP BY session_id, beat HAVING count(*) > 1`,
-		"result without evidence":                       `SELECT id FROM executions WHERE state IN ('passed', 'contradicted') AND id NOT IN (SELECT execution_id FROM evidence)`,
-		"evidence without result":                       `SELECT id FROM executions WHERE state NOT IN ('passed', 'contradicted') AND id IN (SELECT execution_id FROM evidence)`,
-		"check run differs from its last execution": `SELECT r.id FROM check_runs r JOIN executions e ON e.check_run_id = r.id
-			AND e.seq = (SELECT MAX(seq) FROM executions WHERE check_run_id = r.id)
-			WHERE r.state NOT IN ('queued', 'in_progress') AND r.state <> e.state`,
-		"open check run of an ended session": `SELECT r.id FROM check_runs r JOIN sessions s ON s.id = r.session_id
-			WHERE s.state NOT IN ('freezing', 'ready') AND r.state IN ('queued', 'in_progress')`,
-		"open check run that nobody works on": `SELECT r.id FROM check_runs r JOIN sessions s ON s.id = r.session_id
-			WHERE s.state = 'ready' AND r.state IN ('queued', 'in_progress')
-			AND NOT EXISTS (SELECT 1 FROM executions WHERE check_run_id = r.id AND state IN ('reserved', 'running'))`,
-		"broken reference": `SELECT "table" FROM pragma_foreign_key_check`,
-	} {
-		rows, err := s.read.QueryContext(t.Context(), query)
-		must(t, err)
-		for rows.Next() {
-			var id string
-			must(t, rows.Scan(&id))
-			t.Errorf("%s: %s", name, id)
-		}
-		must(t, rows.Close())
+	var path string
+	must(t, s.read.QueryRowContext(t.Context(), `SELECT file FROM pragma_database_list WHERE name = 'main'`).Scan(&path))
+	wrong, err := storetest.Check(t.Context(), path)
+	must(t, err)
+	for _, w := range wrong {
+		t.Error(w)
 	}
 }

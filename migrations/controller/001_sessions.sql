@@ -83,7 +83,9 @@ CREATE TABLE session_checks (
 ) STRICT;
 
 -- A check run and what it has to show: an outbox. Each change raises version,
--- a successful post raises posted_version to the version it showed.
+-- a successful post raises posted_version to the version it showed. A result
+-- may be shown as being in progress while the same check of another pull request
+-- with the same head is not over; shown_completed tells that it is shown as such.
 CREATE TABLE check_runs (
     id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
     external_id TEXT NOT NULL UNIQUE CHECK (length(external_id) = 36),
@@ -97,6 +99,7 @@ CREATE TABLE check_runs (
     github_id INTEGER NOT NULL DEFAULT 0, -- 0 until known
     version INTEGER NOT NULL DEFAULT 1,
     posted_version INTEGER NOT NULL DEFAULT 0,
+    shown_completed INTEGER NOT NULL DEFAULT 0 CHECK (shown_completed IN (0, 1)),
     undeliverable TEXT NOT NULL DEFAULT '', -- why it will never be posted
     created_at INTEGER NOT NULL,
     updated_at INTEGER NOT NULL,
@@ -154,6 +157,8 @@ CREATE TABLE evidence (
     exit_code INTEGER NOT NULL CHECK (exit_code BETWEEN 0 AND 255),
     input_tree TEXT NOT NULL CHECK (length(input_tree) = 64),
     output_tree TEXT NOT NULL CHECK (length(output_tree) = 64),
+    started_at INTEGER NOT NULL, -- of the job, as signed
+    finished_at INTEGER NOT NULL,
     -- Blobs, durable before this row is.
     output_sha256 TEXT NOT NULL CHECK (length(output_sha256) = 64),
     output_bytes INTEGER NOT NULL CHECK (output_bytes > 0),
@@ -216,17 +221,25 @@ END;
 
 -- +goose StatementBegin
 CREATE TRIGGER evidence_unchanged BEFORE UPDATE OF execution_id, capability, receipt, capability_sha256, receipt_sha256,
-    signer_id, executor_id, key_id, exit_code, input_tree, output_tree, output_sha256, output_bytes, stdout_sha256,
-    stdout_bytes, stderr_sha256, stderr_bytes, validation, transport, consumed_at ON evidence
+    signer_id, executor_id, key_id, exit_code, input_tree, output_tree, started_at, finished_at, output_sha256,
+    output_bytes, stdout_sha256, stdout_bytes, stderr_sha256, stderr_bytes, validation, transport, consumed_at ON evidence
 BEGIN
     SELECT RAISE(ABORT, 'consumed evidence never changes');
 END;
 -- +goose StatementEnd
 
 -- +goose StatementBegin
-CREATE TRIGGER check_runs_terminal BEFORE UPDATE OF state, fault, by_whom, version, completed_at ON check_runs
+CREATE TRIGGER check_runs_terminal BEFORE UPDATE OF state, fault, by_whom, completed_at ON check_runs
 WHEN OLD.state NOT IN ('queued', 'in_progress')
 BEGIN
     SELECT RAISE(ABORT, 'a completed check run is never reopened');
+END;
+-- +goose StatementEnd
+
+-- +goose StatementBegin
+CREATE TRIGGER check_runs_shown BEFORE UPDATE OF version ON check_runs
+WHEN OLD.shown_completed = 1
+BEGIN
+    SELECT RAISE(ABORT, 'a check run that is shown as completed has nothing more to show');
 END;
 -- +goose StatementEnd
