@@ -20,12 +20,6 @@ func (c *Config) check(p *problems) {
 	if _, port, err := net.SplitHostPort(c.Listen); err != nil || port == "" {
 		p.add("listen", "%q is not HOST:PORT, such as 127.0.0.1:8080", c.Listen)
 	}
-	if c.PublicURL != "" {
-		checkURL(p, "publicURL", c.PublicURL)
-		if u, err := url.Parse(c.PublicURL); err == nil && u.Path != "" {
-			p.add("publicURL", "%q has a path: leave it away", c.PublicURL)
-		}
-	}
 	c.GitHub.check(p)
 	if len(c.Accounts) == 0 {
 		p.add("accounts", "nobody is served: list the accounts, such as [octo-org]")
@@ -87,7 +81,7 @@ func (c *Config) checkKeys(p *problems) {
 		at := fmt.Sprintf("trustedKeys.%d.", i)
 		checkPath(p, at+"publicKeyFile", k.PublicKeyFile)
 		if k.SignerID == "" {
-			p.add(at+"signerID", "is missing: `underwrite gateway` prints it")
+			p.add(at+"signerID", "is missing: it is the signer in the gateway's configuration")
 		}
 		if len(k.ExecutorIDs) == 0 {
 			p.add(at+"executorIDs", "is missing: the key may sign for nothing")

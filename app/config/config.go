@@ -21,9 +21,6 @@ type Config struct {
 	// Listen is the address for webhooks, as HOST:PORT. Put a proxy that speaks
 	// TLS before it. Default "127.0.0.1:8080".
 	Listen string `yaml:"listen"`
-	// PublicURL is where people reach this server, https, without a path. It
-	// makes links in check runs. Default: no links.
-	PublicURL string `yaml:"publicURL"`
 	// GitHub says which App this is.
 	GitHub GitHub `yaml:"github"`
 	// Accounts are the users and organizations whose repositories are served.

@@ -78,8 +78,6 @@ func TestErrors(t *testing.T) {
 		"syntax":               {"listen: [a\n", "c.yml:"},
 		"second document":      {string(good) + "---\nlisten: a\n", "something after the document"},
 		"listen":               {replace("listen: 127.0.0.1:8080", "listen: eight"), "c.yml:5:1: listen: "},
-		"public URL":           {replace("publicURL: https://underwrite.example.com", "publicURL: http://underwrite.example.com"), "publicURL: "},
-		"public URL with path": {replace("https://underwrite.example.com", "https://underwrite.example.com/x"), "has a path"},
 		"API URL":              {replace("apiURL: https://api.github.com", "apiURL: ftp://api.github.com"), "github.apiURL: "},
 		"app ID":               {replace("appID: 123456", "appID: 0"), "github.appID: 0 is no App's number"},
 		"no app ID":            {replace("appID: 123456", ""), "github.appID"},
