@@ -32,7 +32,7 @@ type ban struct {
 
 var bans = []ban{
 	{
-		from: []string{"handlers", "app/controller", "app/web", "app/linked", "app/config", "app/evidence"},
+		from: []string{"handlers", "app/controller", "app/web", "app/linked", "app/config", "app/evidence", "app/serve"},
 		to:   []string{"runner", "runner/policy", "runner/sandbox", "runner/image", "runner/posture", "runner/grade", "runner/gateway", "runner/internal/signkey"},
 		// exact packages: the leaf packages below runner that the controller shares are not listed
 		reason: "the controller must not be able to run guests or to touch the signing key",
@@ -102,7 +102,7 @@ var bans = []ban{
 		reason: "processes are started in few, reviewed places",
 	},
 	{
-		from:   []string{"app/controller", "app/web", "app/linked", "app/config", "app/evidence"},
+		from:   []string{"app/controller", "app/web", "app/linked", "app/config", "app/evidence", "app/serve"},
 		to:     []string{"os/exec"},
 		direct: true,
 		reason: "of app, only the wiring and the simulated GitHub start processes",
