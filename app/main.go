@@ -27,6 +27,8 @@ const (
 
 // cli is the command line.
 type cli struct {
+	Init    initCommand    `cmd:"" help:"Make the data directory of a controller."`
+	Serve   serveCommand   `cmd:"" help:"Run the controller, which takes webhooks, has checks executed and posts check runs."`
 	Gateway gatewayCommand `cmd:"" help:"Run and set up the gateway, which decides what is executed and signed."`
 	Execute executeCommand `cmd:"" help:"Execute one request (started by the gateway)."`
 	Keygen  keygenCommand  `cmd:"" help:"Make a signing key."`
