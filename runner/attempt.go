@@ -2,6 +2,8 @@ package runner
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -274,7 +276,7 @@ func (b *Broker) abandon(key string) error {
 }
 
 // Sweep ends every row that a dead process left behind and removes its scratch
-// space. Every execution calls it at start; living processes hold their locks
+// space and lock file. Every execution calls it at start; living processes hold their locks
 // and are left alone.
 func (b *Broker) Sweep() error {
 	var rows []string
@@ -285,17 +287,20 @@ func (b *Broker) Sweep() error {
 	if err != nil {
 		return err
 	}
-	entries, err := os.ReadDir(b.Config.ScratchDir())
-	if err != nil {
-		return fmt.Errorf("sweep: %w", err)
-	}
 	var errs []error
 	for _, key := range rows {
 		errs = append(errs, b.underLock(key, func() error { return b.abandon(key) }))
 	}
-	for _, e := range entries {
-		key := e.Name()
-		errs = append(errs, b.underLock(key, func() error { return scratch{b.Config.ScratchDir(), key}.remove(b.Unmount) }))
+	for _, dir := range []string{b.Config.ScratchDir(), b.Config.LocksDir()} {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			return fmt.Errorf("sweep: %w", err)
+		}
+		for _, e := range entries {
+			if key := e.Name(); len(key) == hex.EncodedLen(sha256.Size) { // not the resident gateway's lock
+				errs = append(errs, b.underLock(key, func() error { return scratch{b.Config.ScratchDir(), key}.remove(b.Unmount) }))
+			}
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -103,32 +103,48 @@ func (e *Events) Close() {
 	e.w.Close()
 }
 
-// live sends what appears in the two output files until stop is closed. The
-// files are read, never the pipes: watching cannot disturb the capture.
+// live sends what appears in the two output files until stop is closed, and then
+// what is left. The files are read, never the pipes: watching cannot disturb the
+// capture.
 func (e *Events) live(stdout, stderr io.ReaderAt, stop <-chan struct{}) {
 	tick := time.NewTicker(liveInterval)
 	defer tick.Stop()
-	var at [2]int64
-	left := int64(maxLiveBytes)
-	for more := true; more && left > 0; {
+	streams := [2]tail{{r: stdout}, {r: stderr}}
+	left := maxLiveBytes
+	for {
 		select {
 		case <-stop:
-			more = false // one last look
+			for e.look(&streams, &left) > 0 {
+			}
+			return
 		case <-tick.C:
-		}
-		for i, r := range []io.ReaderAt{stdout, stderr} {
-			b := make([]byte, min(maxChunkBytes, left))
-			n, _ := r.ReadAt(b, at[i])
-			if n == 0 {
-				continue
-			}
-			at[i] += int64(n)
-			left -= int64(n)
-			if i == 0 {
-				e.send(wire.Event{Stdout: b[:n]})
-			} else {
-				e.send(wire.Event{Stderr: b[:n]})
-			}
+			e.look(&streams, &left)
 		}
 	}
+}
+
+// tail reads a growing file.
+type tail struct {
+	r  io.ReaderAt
+	at int64
+}
+
+// look sends at most one chunk of each stream and returns how many bytes.
+func (e *Events) look(streams *[2]tail, left *int) (sent int) {
+	for i := range streams {
+		b := make([]byte, min(maxChunkBytes, *left))
+		n, _ := streams[i].r.ReadAt(b, streams[i].at)
+		if n == 0 {
+			continue
+		}
+		streams[i].at += int64(n)
+		*left -= n
+		sent += n
+		if i == 0 {
+			e.send(wire.Event{Stdout: b[:n]})
+		} else {
+			e.send(wire.Event{Stderr: b[:n]})
+		}
+	}
+	return sent
 }
