@@ -113,4 +113,6 @@ func newRuntime(cgroupParent string) (sandbox.Runtime, error) {
 }
 
 // newLog returns the log of a resident process: JSON lines on standard error.
-func newLog() zerolog.Logger { return zerolog.New(os.Stderr).With().Timestamp().Logger() }
+func newLog() zerolog.Logger {
+	return zerolog.New(os.Stderr).Level(zerolog.InfoLevel).With().Timestamp().Logger()
+}

@@ -27,6 +27,7 @@ const (
 
 // cli is the command line.
 type cli struct {
+	Demo    demoCommand    `cmd:"" help:"Show the whole product at work on four pull requests."`
 	Init    initCommand    `cmd:"" help:"Make the data directory of a controller."`
 	Serve   serveCommand   `cmd:"" help:"Run the controller, which takes webhooks, has checks executed and posts check runs."`
 	Gateway gatewayCommand `cmd:"" help:"Run and set up the gateway, which decides what is executed and signed."`

@@ -81,7 +81,7 @@ func Init(ctx context.Context, dataDir string) error {
 	if err := store.Create(ctx, Database(dataDir)); err != nil {
 		return err
 	}
-	if _, err := blob.Create(filepath.Join(dataDir, blobsName)); err != nil {
+	if _, err := blob.Create(Blobs(dataDir)); err != nil {
 		return err
 	}
 	for _, name := range []string{mirrorsName, scratchName} {
@@ -94,6 +94,9 @@ func Init(ctx context.Context, dataDir string) error {
 
 // Database is the path of the database in a data directory.
 func Database(dataDir string) string { return filepath.Join(dataDir, databaseName) }
+
+// Blobs is the directory of blobs in a data directory.
+func Blobs(dataDir string) string { return filepath.Join(dataDir, blobsName) }
 
 // private refuses a directory that others can look into.
 func private(dir string) error {
@@ -130,7 +133,10 @@ func Serve(ctx context.Context, c *config.Config, o Options) error {
 	}
 	defer lock.Release()
 	log := slog.New(zerolog.NewSlogHandler(o.Log))
-	db, err := store.Open(ctx, Database(c.DataDir), store.Options{Logger: log})
+	// The queue tells how many jobs it did every few seconds; only what it
+	// warns of is for the operator.
+	quiet := slog.New(zerolog.NewSlogHandler(o.Log.Level(zerolog.WarnLevel)))
+	db, err := store.Open(ctx, Database(c.DataDir), store.Options{Logger: quiet})
 	if err != nil {
 		return err
 	}
@@ -156,7 +162,7 @@ func workers(c *config.Config) store.Workers {
 }
 
 func newController(c *config.Config, files *config.Files, github *handlers.GitHub, db *store.Store, log *slog.Logger, o Options) (*controller.Controller, error) {
-	blobs, err := blob.Open(filepath.Join(c.DataDir, blobsName))
+	blobs, err := blob.Open(Blobs(c.DataDir))
 	if err != nil {
 		return nil, err
 	}
