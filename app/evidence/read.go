@@ -90,6 +90,23 @@ func Read(dir string, blobs *blob.Store, l Limits) (*Files, error) {
 	return &f, exactNames(d) // nothing came or went meanwhile
 }
 
+// ReadRequest reads the request alone, for callers that have no request of
+// their own and need its limits before they Read all. It has the guarantees of
+// Read for that file; whatever it says is the evidence's own claim.
+func ReadRequest(dir string) ([]byte, error) {
+	d, err := os.OpenFile(dir, unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC|os.O_RDONLY, 0)
+	if err != nil {
+		return nil, transport(filepath.Base(dir), err)
+	}
+	defer d.Close()
+	var request []byte
+	err = readEntry(d, wire.RequestFile, func(r io.Reader) (err error) {
+		request, err = readAll(r, attest.MaxRequestBytes)
+		return err
+	})
+	return request, err
+}
+
 func readAll(r io.Reader, limit int64) ([]byte, error) {
 	var b bytes.Buffer
 	n, err := io.Copy(&b, io.LimitReader(r, limit+1))

@@ -111,7 +111,7 @@ func (v *verification) request(context.Context) (string, error) {
 		return "", fmt.Errorf("reserved request: %w", err)
 	}
 	if !bytes.Equal(v.files.Request, v.expect.Request) {
-		return "", invalid("request is not the reserved one")
+		return "", invalid("request is not the reserved one: %s", difference(v.files.Request, v.expect.Request))
 	}
 	v.result.Request, v.result.Predicted = reserved, reserved.Profile.ExitCode
 	return "SHA-256 " + attest.SHA256Hex(v.expect.Request), nil
