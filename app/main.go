@@ -32,6 +32,10 @@ type cli struct {
 	Serve   serveCommand   `cmd:"" help:"Run the controller, which takes webhooks, has checks executed and posts check runs."`
 	Gateway gatewayCommand `cmd:"" help:"Run and set up the gateway, which decides what is executed and signed."`
 	Execute executeCommand `cmd:"" help:"Execute one request (started by the gateway)."`
+	Prove   proveCommand   `cmd:"" help:"Run a job on two local revisions and get a verified receipt."`
+	Verify  verifyCommand  `cmd:"" help:"Check evidence against what you know."`
+	Tree    treeCommand    `cmd:"" help:"Print the tree of a directory."`
+	Profile profileCommand `cmd:"" help:"Make or check a profile for prove."`
 	Keygen  keygenCommand  `cmd:"" help:"Make a signing key."`
 	Version versionCommand `cmd:"" help:"Print the version."`
 }
@@ -57,7 +61,7 @@ func main() {
 }
 
 func run(args []string) int {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), stopSignals()...)
 	defer stop()
 	var c cli
 	exited := -1
@@ -79,6 +83,15 @@ func run(args []string) int {
 		return report(fmt.Errorf("%w (see underwrite --help)", err))
 	}
 	return report(parsed.Run())
+}
+
+// stopSignals end a command in good order. A closed terminal is one of them,
+// unless whoever started the command wants it to go on (nohup).
+func stopSignals() []os.Signal {
+	if signal.Ignored(syscall.SIGHUP) {
+		return []os.Signal{syscall.SIGINT, syscall.SIGTERM}
+	}
+	return []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}
 }
 
 // report prints an error as one line and returns the exit code for it.
