@@ -1,11 +1,12 @@
 package quarantine
 
 import (
-	"context"
 	"errors"
 	"fmt"
+	"strings"
 
-	"underwrite/attest"
+	"underwrite/attest/gittree"
+	"underwrite/runner/confine"
 )
 
 // Refs of the two kinds of bundle.
@@ -15,7 +16,9 @@ const (
 	OutputRef = "refs/underwrite/output"
 )
 
-// Limits bound what is taken out of hostile objects.
+// Limits bound what is taken out of hostile objects. BundleBytes and
+// WorkspaceBytes must be positive where they matter. BlobBytes of 0 means
+// WorkspaceBytes; the others are those of version 1 if they are 0 or larger.
 type Limits struct {
 	BundleBytes    int64 // bytes of the bundle file
 	WorkspaceBytes int64 // sum of blob bytes, link targets included
@@ -24,6 +27,36 @@ type Limits struct {
 	Depth          int   // path components; at most 256
 	PathBytes      int   // bytes of one path; at most 4,096
 	TotalPathBytes int64 // bytes of all paths; at most 8 MiB
+}
+
+// maxNameBytes is what Linux file systems take for one path component.
+const maxNameBytes = 255
+
+// maxTargetBytes is what Linux takes for the target of a symbolic link.
+const maxTargetBytes = 4095
+
+var errNoLimit = errors.New("quarantine: a byte limit is missing")
+
+// complete fills in the defaults of a tree's limits.
+func (l Limits) complete() (Limits, error) {
+	if l.WorkspaceBytes <= 0 {
+		return l, errNoLimit
+	}
+	if l.BlobBytes <= 0 {
+		l.BlobBytes = l.WorkspaceBytes
+	}
+	l.Entries = atMost(l.Entries, gittree.MaxEntries)
+	l.Depth = atMost(l.Depth, gittree.MaxDepth)
+	l.PathBytes = atMost(l.PathBytes, gittree.MaxPathBytes)
+	l.TotalPathBytes = atMost(l.TotalPathBytes, gittree.MaxTotalPathBytes)
+	return l, nil
+}
+
+func atMost[T int | int64](value, most T) T {
+	if value <= 0 || value > most {
+		return most
+	}
+	return value
 }
 
 // RefusedError says that an artifact is hostile, malformed or unsupported: the
@@ -41,65 +74,40 @@ func (e *RefusedError) Error() string {
 	return fmt.Sprintf("%s: %q", e.Reason, e.Path)
 }
 
-// Source is a source bundle imported into its own bare repository.
-type Source struct {
-	GitDir string // private directory given to ImportSource
-	Base   string // frozen commits
-	Head   string
+func refuse(path, format string, args ...any) error {
+	return &RefusedError{Reason: fmt.Sprintf(format, args...), Path: path}
 }
 
-// Entry is one file or symbolic link of a walked tree, in tree order.
-type Entry struct {
-	Path   string // raw bytes, slash-separated
-	Mode   uint32 // 0100644, 0100755 or 0120000
-	Object string // object id in the source's format
-	Size   int64
+// gitRefused turns the verdict of git on hostile objects into a RefusedError.
+// What git says of a full disk, and every failure that is not git's, stays ours.
+func gitRefused(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var exit *confine.ExitError
+	if !errors.As(err, &exit) || strings.Contains(exit.Stderr, "No space left on device") {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	if exit.Signal != 0 {
+		return refuse("", "%s: git needs more than its limits allow (signal %d)", what, exit.Signal)
+	}
+	return refuse("", "%s: git refuses it: %s", what, printable(exit.Stderr))
 }
 
-// Tree is a strictly walked and sized tree.
-type Tree struct {
-	Entries []Entry
-	Bytes   int64
-}
+// maxShown bounds how much of git's words goes into a reason, in bytes.
+const maxShown = 300
 
-var errNotBuilt = errors.New("quarantine: not built yet")
-
-// ImportSource checks digest and size of the bundle against the target,
-// imports exactly BaseRef and HeadRef into a new bare repository at gitDir
-// (which must not exist), and requires them to be the frozen commits, with
-// complete history. It returns a *RefusedError for a bad bundle.
-func ImportSource(ctx context.Context, gitDir, bundlePath string, target attest.Target, l Limits) (*Source, error) {
-	return nil, errNotBuilt
-}
-
-// Walk reads the tree of a commit by the strict rules of DESIGN section 6.
-func (s *Source) Walk(ctx context.Context, commit string, l Limits) (*Tree, error) {
-	return nil, errNotBuilt
-}
-
-// Materialize writes the walked tree below dir (empty, exclusively owned)
-// without following links, filters or attributes: bytes on disk are the blobs.
-// Files get mode 0644 or 0755, directories 0755, all owned by uid and gid when
-// these are not negative.
-func (s *Source) Materialize(ctx context.Context, t *Tree, dir string, uid, gid int) error {
-	return errNotBuilt
-}
-
-// GitTree computes the synthetic SHA-256 tree of the walked tree from its
-// blobs, without writing any file.
-func (s *Source) GitTree(ctx context.Context, t *Tree) (string, error) { return "", errNotBuilt }
-
-// PackOutput writes the deterministic output bundle of the workspace dir to
-// bundlePath (new file, fsynced) and describes it. scratch is an empty private
-// directory. It returns a *RefusedError (unsupported output) with path and kind
-// for what version 1 cannot express.
-func PackOutput(ctx context.Context, dir, scratch, bundlePath string, l Limits) (attest.Bundle, error) {
-	return attest.Bundle{}, errNotBuilt
-}
-
-// VerifyOutput imports an output bundle into a fresh quarantine repository
-// below scratch and derives its descriptor from the objects alone. If want is
-// not nil, a descriptor that differs is a *RefusedError.
-func VerifyOutput(ctx context.Context, bundlePath, scratch string, want *attest.Bundle, l Limits) (attest.Bundle, error) {
-	return attest.Bundle{}, errNotBuilt
+// printable makes one bounded line of what git wrote.
+func printable(text string) string {
+	text = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || r == '\uFFFD' {
+			return ' '
+		}
+		return r
+	}, text)
+	text = strings.Join(strings.Fields(text), " ")
+	if len(text) > maxShown {
+		text = strings.ToValidUTF8(text[:maxShown], "") + " …"
+	}
+	return text
 }
