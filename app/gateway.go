@@ -98,6 +98,14 @@ type keygenCommand struct {
 	Key string `arg:"" type:"path" help:"The file to make, e.g. key.pem; the public key is written beside it as key.pub.pem."`
 }
 
+// Help is shown with --help.
+func (*keygenCommand) Help() string {
+	return `Makes an ECDSA P-256 key pair and prints the public key's path and its id. It overwrites nothing.
+
+Example:
+  underwrite keygen key.pem`
+}
+
 // Run makes a key pair and prints what a controller's configuration needs.
 func (c *keygenCommand) Run() error {
 	public, id, err := runner.GenerateKey(c.Key)

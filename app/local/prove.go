@@ -24,6 +24,9 @@ const (
 	PhaseVerify = "verify"
 )
 
+// ErrInterrupted: the context ended. Everything was stopped and removed.
+var ErrInterrupted = errors.New("interrupted")
+
 // ProveOptions say what to prove.
 type ProveOptions struct {
 	Repo       string // work tree or bare repository
@@ -97,7 +100,7 @@ func Prove(ctx context.Context, o ProveOptions) (proof *Proof, err error) {
 	p := &proving{ProveOptions: o, session: session, out: out, work: w}
 	proof, err = p.run(ctx)
 	if err != nil && ctx.Err() != nil {
-		return nil, fmt.Errorf("interrupted: %w", ctx.Err())
+		return nil, ErrInterrupted
 	}
 	if err != nil {
 		return nil, err

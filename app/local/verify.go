@@ -89,7 +89,7 @@ func Verify(ctx context.Context, o VerifyOptions) (report *Report, err error) {
 	err = v.run(ctx, tmp)
 	switch {
 	case ctx.Err() != nil:
-		return nil, fmt.Errorf("interrupted: %w", ctx.Err())
+		return nil, ErrInterrupted
 	case errors.Is(err, evidence.ErrInvalid), errors.Is(err, evidence.ErrTransport):
 		v.report.Verdict, v.report.Reason = Invalid, err.Error()
 	case err != nil:

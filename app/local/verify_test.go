@@ -229,7 +229,7 @@ func TestVerifyInterrupted(t *testing.T) {
 	evidencetest.Write(t, w.options.EvidenceDir, w.gateway.Files(t, w.run))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if r, err := Verify(ctx, w.options); !errors.Is(err, context.Canceled) {
+	if r, err := Verify(ctx, w.options); !errors.Is(err, ErrInterrupted) {
 		t.Errorf("Verify = %+v, %v", r, err)
 	}
 }
