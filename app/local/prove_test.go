@@ -26,6 +26,24 @@ func TestExampleProfile(t *testing.T) {
 	}
 }
 
+// TestCeilingsAreDocumented: docs/local.md has a row for each.
+func TestCeilingsAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../docs/local.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := Ceilings
+	want := policy.Limits{WallSeconds: 3600, CPUSeconds: 14400, MemoryBytes: 16 << 30, Processes: 4096, WorkspaceBytes: 8 << 30, OutputBytes: 64 << 20}
+	if c != want {
+		t.Errorf("ceilings are %+v, documented are %+v", c, want)
+	}
+	for _, row := range []string{"wallSeconds | 3,600", "cpuSeconds | 14,400", "memoryBytes | 16 GiB", "processes | 4,096", "workspaceBytes | 8 GiB", "outputBytes | 64 MiB"} {
+		if !strings.Contains(string(text), "| "+row+" |") {
+			t.Errorf("docs/local.md has no row %q", row)
+		}
+	}
+}
+
 func TestRepositoryName(t *testing.T) {
 	for dir, want := range map[string]string{
 		"/src/shop": "local/shop", "/src/shop.git": "local/shop", "/": "local/repository", "/src/ein Laden": "local/ein-Laden",
