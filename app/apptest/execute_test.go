@@ -3,6 +3,7 @@ package apptest_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -19,6 +20,7 @@ import (
 	"underwrite/attest/gittree"
 	"underwrite/handlers/freeze"
 	"underwrite/runner/confine"
+	"underwrite/runner/policy"
 	"underwrite/runner/quarantine"
 	"underwrite/runner/wire"
 )
@@ -316,6 +318,29 @@ func TestExecuteCommand(t *testing.T) {
 				t.Errorf("live output = %q", live)
 			}
 		})
+	}
+}
+
+// TestSandboxPolicy: what the executor's identity says of the sandbox is what a
+// job finds in it.
+func TestSandboxPolicy(t *testing.T) {
+	s := newSite(t)
+	var doc struct {
+		Devices, Writable []string
+		User              int
+	}
+	must(t, json.Unmarshal(policy.SandboxPolicy(), &doc))
+	raw := s.request(t, `find /dev -type c | sort; echo; find / -type d -writable 2>/dev/null | grep -v "^/proc/" | sort; echo; id -u
+grep -c "^Cap....	0000000000000000$" /proc/self/status; grep NoNewPrivs /proc/self/status; test -e /proc/self/fd/0 || echo closed`, 0)
+	o, _ := s.execute(t, raw, "policy")
+	if o.Status != wire.Complete {
+		t.Fatalf("outcome = %+v", o)
+	}
+	stdout, _ := s.verify(t, raw, o.EvidenceDir)
+	want := strings.Join(doc.Devices, "\n") + "\n\n" + strings.Join(doc.Writable, "\n") + "\n\n" + fmt.Sprint(doc.User) +
+		"\n5\nNoNewPrivs:\t1\nclosed\n"
+	if stdout != want {
+		t.Errorf("the job finds\n%s\nthe policy says\n%s", stdout, want)
 	}
 }
 

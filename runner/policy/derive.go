@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"bytes"
 	"crypto/sha256"
 	_ "embed"
 	"encoding/hex"
@@ -18,6 +19,9 @@ import (
 //
 //go:embed sandbox.json
 var sandboxPolicy []byte
+
+// SandboxPolicy returns that document, which is JSON.
+func SandboxPolicy() []byte { return bytes.Clone(sandboxPolicy) }
 
 // Host is what decides a run beside the configuration.
 type Host struct {
