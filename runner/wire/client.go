@@ -21,7 +21,8 @@ type Client struct {
 //
 // An error means that nothing is known about the execution: try the same
 // request again. Cancelling ctx closes the connection, which makes the gateway
-// stop the run, and returns ctx's error; the same request then ends as Failed.
+// stop the run, and returns ctx's error; the same request then ends as Failed if
+// its job had started.
 func (c *Client) Execute(ctx context.Context, request []byte, bundlePath string, events func(Event)) (Outcome, error) {
 	bundle, err := os.Open(bundlePath)
 	if err != nil {
