@@ -3,6 +3,8 @@
 package apptest
 
 import (
+	"crypto/sha256"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -32,7 +34,12 @@ var binary = sync.OnceValues(func() (string, error) {
 	if path := os.Getenv(BinaryVariable); path != "" {
 		return path, nil
 	}
-	dir := filepath.Join(os.TempDir(), fmt.Sprintf("underwrite-test-%d", os.Getuid()))
+	root, err := moduleRoot()
+	if err != nil {
+		return "", err
+	}
+	// Each checkout has its own, or tests of one would drive the other's.
+	dir := filepath.Join(os.TempDir(), fmt.Sprintf("underwrite-test-%d-%.8x", os.Getuid(), sha256.Sum256([]byte(root))))
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
 	}
@@ -53,6 +60,23 @@ var binary = sync.OnceValues(func() (string, error) {
 })
 
 const module = "underwrite"
+
+// moduleRoot is the directory of go.mod above the test's working directory.
+func moduleRoot() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", errors.New("no go.mod above the working directory")
+		}
+		dir = filepath.Dir(dir)
+	}
+}
 
 func lock(path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
