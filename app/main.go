@@ -94,7 +94,8 @@ func stopSignals() []os.Signal {
 	return []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}
 }
 
-// report prints an error as one line and returns the exit code for it.
+// report prints an error, each of its lines with the program's name, and
+// returns the exit code for it.
 func report(err error) int {
 	if err == nil {
 		return exitOK
@@ -103,8 +104,8 @@ func report(err error) int {
 	if !errors.As(err, &exit) {
 		exit = &exitError{exitUsage, err}
 	}
-	if text := strings.TrimSpace(exit.Error()); text != "" {
-		fmt.Fprintln(os.Stderr, "underwrite:", text)
+	for line := range strings.Lines(strings.TrimSpace(exit.Error())) {
+		fmt.Fprintln(os.Stderr, "underwrite:", strings.TrimRight(line, "\n"))
 	}
 	return exit.code
 }
