@@ -232,8 +232,8 @@ func listen(ctx context.Context, c *config.Config, files *config.Files, ctl *con
 
 // run serves HTTP and works until ctx ends or one of the two fails. The server
 // stops first: what it has stored by then is worked on after the next start.
-func run(ctx context.Context, c *config.Config, server *http.Server, listener net.Listener, o Options, work func(context.Context) error) error {
-	g, ctx := errgroup.WithContext(ctx)
+func run(asked context.Context, c *config.Config, server *http.Server, listener net.Listener, o Options, work func(context.Context) error) error {
+	g, ctx := errgroup.WithContext(asked)
 	g.Go(func() error { return work(ctx) })
 	g.Go(func() error {
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
@@ -253,5 +253,9 @@ func run(ctx context.Context, c *config.Config, server *http.Server, listener ne
 	if o.Ready != nil {
 		o.Ready(listener.Addr())
 	}
-	return g.Wait()
+	err := g.Wait()
+	if asked.Err() != nil && errors.Is(err, context.Canceled) {
+		return nil // stopped while starting
+	}
+	return err
 }
