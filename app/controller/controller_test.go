@@ -451,7 +451,7 @@ func story(w *world) {
 // everything is as if nothing had failed.
 func TestEveryFailure(t *testing.T) {
 	for _, mode := range storetest.Modes {
-		for n := 1; ; n++ {
+		for n := 1; ; n += everyNth {
 			var hit string
 			ok := t.Run(fmt.Sprintf("%s/%d", mode, n), func(t *testing.T) {
 				w := newWorld(t)

@@ -2,7 +2,6 @@ package controller
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -474,10 +473,4 @@ func (g *gateway) wrong() (list []string) {
 		numbers[number], challenges[e.request.Challenge] = true, true
 	}
 	return list
-}
-
-func faultOf(t *testing.T, b []byte) (f wire.Fault) {
-	t.Helper()
-	must(t, json.Unmarshal(b, &f))
-	return f
 }
