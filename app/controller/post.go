@@ -39,18 +39,9 @@ func (c *Controller) Post(ctx context.Context, id, _ int64) error {
 	if err != nil || run.PostedVersion == run.Version || run.Undeliverable != "" {
 		return err
 	}
-	report, err := c.report(run)
+	report, err := c.Report(run, others)
 	if err != nil {
 		return err
-	}
-	for _, other := range others {
-		r, err := c.report(other)
-		if err != nil {
-			return err
-		}
-		report.OtherResults = append(report.OtherResults, checks.OtherResult{
-			Number: other.Session.Number, State: r.State, Title: checks.Render(r).Title,
-		})
 	}
 	return c.post(ctx, run, checks.Render(report))
 }
@@ -69,8 +60,34 @@ func (c *Controller) post(ctx context.Context, run store.CheckRun, rendered chec
 	return c.Store.SetPosted(ctx, run.ID, run.Version, githubID, rendered.Status == "completed", c.Now())
 }
 
-// report says what a check run is to show.
-func (c *Controller) report(run store.CheckRun) (checks.Report, error) {
+// Report says what a check run is to show, with the ends of the streams. others
+// are those of the same check for other open pull requests of the same head.
+func (c *Controller) Report(run store.CheckRun, others []store.CheckRun) (checks.Report, error) {
+	r, err := c.Outline(run)
+	if err != nil {
+		return checks.Report{}, err
+	}
+	for _, other := range others {
+		o, err := c.Outline(other)
+		if err != nil {
+			return checks.Report{}, err
+		}
+		r.OtherResults = append(r.OtherResults, checks.OtherResult{
+			Number: other.Session.Number, State: o.State, Title: checks.Judge(o).Title,
+		})
+	}
+	if e := run.Evidence; e != nil {
+		if r.StdoutTail, err = c.Blobs.Tail(e.Stdout, shownBytes); err != nil {
+			return checks.Report{}, err
+		}
+		r.StderrTail, err = c.Blobs.Tail(e.Stderr, shownBytes)
+	}
+	return r, err
+}
+
+// Outline is a Report without the streams of a receipt and without other pull
+// requests: enough for a title, and no file is read.
+func (c *Controller) Outline(run store.CheckRun) (checks.Report, error) {
 	profile, err := attest.ParseProfile(run.Check.Profile)
 	if err != nil {
 		return checks.Report{}, fmt.Errorf("profile of check %s: %w", run.Check.Name, err)
@@ -98,7 +115,7 @@ func (c *Controller) report(run store.CheckRun) (checks.Report, error) {
 		c.reportExecution(&r, run.Execution)
 	}
 	if run.Evidence != nil {
-		return r, c.reportEvidence(&r, run.Evidence)
+		reportEvidence(&r, run.Evidence)
 	}
 	return r, nil
 }
@@ -111,14 +128,9 @@ func (c *Controller) reportExecution(r *checks.Report, x *store.Execution) {
 	r.StdoutBytes, r.StderrBytes = int64(len(r.StdoutTail)), int64(len(r.StderrTail))
 }
 
-func (c *Controller) reportEvidence(r *checks.Report, e *store.Evidence) (err error) {
+func reportEvidence(r *checks.Report, e *store.Evidence) {
 	r.ExitCode, r.OutputTree, r.InputTree, r.ReceiptSHA = e.ExitCode, e.OutputTree, e.InputTree, e.ReceiptSHA256
 	r.SignerID, r.ExecutorID, r.KeyID = e.SignerID, e.ExecutorID, e.KeyID
 	r.StartedAt, r.FinishedAt = e.StartedAt, e.FinishedAt
 	r.StdoutBytes, r.StderrBytes = e.Stdout.Bytes, e.Stderr.Bytes
-	if r.StdoutTail, err = c.Blobs.Tail(e.Stdout, shownBytes); err != nil {
-		return err
-	}
-	r.StderrTail, err = c.Blobs.Tail(e.Stderr, shownBytes)
-	return err
 }

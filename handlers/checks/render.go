@@ -38,10 +38,11 @@ const RerunAction = "rerun"
 func Render(r Report) Run {
 	own := judge(r)
 	v := worst(own, r.OtherResults)
+	judged := v.visible()
 	run := Run{
 		Repo: r.Repo, Name: NamePrefix + r.Name, HeadSHA: r.HeadSHA, ExternalID: r.ExternalID,
-		DetailsURL: safeURL(r.DetailsURL), Status: v.status, Conclusion: v.conclusion,
-		Title:   firstBytes(Visible(v.title, false), maxTitleBytes),
+		DetailsURL: safeURL(r.DetailsURL), Status: judged.Status, Conclusion: judged.Conclusion,
+		Title:   judged.Title,
 		Summary: summary(r, own, v), Text: text(r),
 	}
 	if v.status != "queued" {
@@ -134,15 +135,25 @@ func command(j attest.Job) string {
 	if len(j.Argv) == 0 {
 		return ""
 	}
-	words := make([]string, len(j.Argv))
-	for i, a := range j.Argv {
-		words[i] = shellWord(a)
-	}
-	s := code(strings.Join(words, " "), maxArgvBytes)
+	s := code(shellLine(j.Argv), maxArgvBytes)
 	if j.Cwd != "" && j.Cwd != "." {
 		s += " in " + code(j.Cwd, maxValueBytes)
 	}
 	return s
+}
+
+// CommandLine writes a command the way a shell reads it, made Visible, at most
+// 8 KiB of it.
+func CommandLine(argv []string) string {
+	return firstBytes(Visible(shellLine(argv), false), maxArgvBytes)
+}
+
+func shellLine(argv []string) string {
+	words := make([]string, len(argv))
+	for i, a := range argv {
+		words[i] = shellWord(a)
+	}
+	return strings.Join(words, " ")
 }
 
 // shellWord quotes an argument the way a shell reads it.
@@ -188,7 +199,7 @@ func limits(l attest.Limits) string {
 		return ""
 	}
 	return fmt.Sprintf("wall %d s, CPU %d s, memory %s, processes %d, workspace %s, output %s",
-		l.WallSeconds, l.CPUSeconds, size(l.MemoryBytes), l.Processes, size(l.WorkspaceBytes), size(l.OutputBytes))
+		l.WallSeconds, l.CPUSeconds, Size(l.MemoryBytes), l.Processes, Size(l.WorkspaceBytes), Size(l.OutputBytes))
 }
 
 func pullRequest(r Report) string {
@@ -220,8 +231,8 @@ func duration(r Report) string {
 	return fmt.Sprintf(", %.1f s", d.Seconds())
 }
 
-// size writes a number of bytes in the largest binary unit that divides it.
-func size(n int64) string {
+// Size writes a number of bytes in the largest binary unit that divides it.
+func Size(n int64) string {
 	units := []string{"bytes", "KiB", "MiB", "GiB", "TiB"}
 	i := 0
 	for n != 0 && n%1024 == 0 && i < len(units)-1 {
@@ -231,6 +242,9 @@ func size(n int64) string {
 	return fmt.Sprintf("%d %s", n, units[i])
 }
 
+// NoReceipt says why a run that is over has no receipt.
+const NoReceipt = "There is no receipt: one is signed only for a run that ended by itself, within its limits, in a sandbox that is proven gone."
+
 // howToVerify says how a reader checks the receipt without trusting us or
 // GitHub, or why there is none.
 func howToVerify(r Report) string {
@@ -239,23 +253,32 @@ func howToVerify(r Report) string {
 	case Queued, InProgress:
 		return ""
 	default:
-		return "There is no receipt: one is signed only for a run that ended by itself, within its limits, in a sandbox that is proven gone.\n"
+		return NoReceipt + "\n"
 	}
+	return "To verify offline, with the trusted profile and public key that you hold, run this on the evidence directory:\n\n" +
+		fence(VerifyCommand(r, "SOURCE_BUNDLE", "EVIDENCE_DIR")) +
+		"\nThe SHA-256 of its receipt.dsse.json is the receipt digest above.\n"
+}
+
+// VerifyCommand is the command line that verifies the receipt of a report
+// offline, made Visible. PROFILE and KEY in it stand for what the reader must
+// hold himself.
+func VerifyCommand(r Report, sourceBundle, evidenceDir string) string {
 	words := []string{"underwrite", "verify",
 		"--signer", r.SignerID, "--executor", r.ExecutorID,
-		"--repo", r.Repo, "--pr", fmt.Sprint(r.Number), "--head", r.HeadSHA}
+		"--repo", r.Repo, "--pr", fmt.Sprint(r.Number), "--head", r.HeadSHA,
+		"--exit-code", fmt.Sprint(r.Predicted), "--profile", "PROFILE", "--key", "KEY",
+		"--source-bundle", sourceBundle, evidenceDir}
 	for i, w := range words {
 		words[i] = firstBytes(shellWord(Visible(w, false)), maxValueBytes)
 	}
-	return "To verify offline, with the trusted profile and public key that you hold, run this on the evidence directory:\n\n" +
-		fence(strings.Join(words, " ")+" --profile PROFILE EVIDENCE_DIR") +
-		"\nThe SHA-256 of its receipt.dsse.json is the receipt digest above.\n"
+	return strings.Join(words, " ")
 }
 
 // text shows the end of both streams. Each has half of the room, and what one
 // does not need the other may use.
 func text(r Report) string {
-	out, err := tail(r.StdoutTail, r.StdoutBytes), tail(r.StderrTail, r.StderrBytes)
+	out, err := PlainTail(r.StdoutTail, r.StdoutBytes), PlainTail(r.StderrTail, r.StderrBytes)
 	if out == "" && err == "" {
 		return ""
 	}
@@ -268,9 +291,11 @@ func text(r Report) string {
 		stream("Standard error", err, r.StderrBytes, len(r.StderrTail))
 }
 
-// tail makes the end of a stream safe. A rune that the cut left incomplete at
-// the start is dropped.
-func tail(raw []byte, total int64) string {
+// PlainTail makes the end of a stream of total bytes readable: terminal
+// sequences are removed, a carriage return ends its line, the rest is made
+// Visible. At most the last 128 KiB of raw are looked at. A rune that the cut
+// left incomplete at the start is dropped.
+func PlainTail(raw []byte, total int64) string {
 	cut := int64(len(raw)) < total
 	if len(raw) > maxTailBytes {
 		raw, cut = raw[len(raw)-maxTailBytes:], true

@@ -156,7 +156,8 @@ func TestSummaryNamesTheEvidence(t *testing.T) {
 		"`/usr/bin/python3 -m pytest -q`", "0, predicted 0", "wall 20 s, CPU 10 s, memory 512 MiB, processes 64",
 		strings.Repeat("1", 64), strings.Repeat("2", 64), strings.Repeat("3", 64), strings.Repeat("4", 64),
 		strings.Repeat("b", 40), strings.Repeat("d", 64), "octo-signer", "octo-executor", "seq 3, beat 1, attempt 1",
-		"underwrite verify --signer octo-signer --executor octo-executor --repo octo-org/shop --pr 7 --head " + strings.Repeat("a", 40),
+		"underwrite verify --signer octo-signer --executor octo-executor --repo octo-org/shop --pr 7 --head " + strings.Repeat("a", 40) +
+			" --exit-code 0 --profile PROFILE --key KEY --source-bundle SOURCE_BUNDLE EVIDENCE_DIR",
 	} {
 		if !strings.Contains(run.Summary, want) {
 			t.Errorf("summary lacks %q", want)

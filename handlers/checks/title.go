@@ -26,6 +26,20 @@ type verdict struct {
 	title      string
 }
 
+// Verdict is what a check run says at a glance.
+type Verdict struct {
+	Status     string // "queued", "in_progress", "completed"
+	Conclusion string // empty unless completed
+	Title      string // one line, Visible, at most 200 bytes
+}
+
+// Judge is the part of Render that needs no streams.
+func Judge(r Report) Verdict { return worst(judge(r), r.OtherResults).visible() }
+
+func (v verdict) visible() Verdict {
+	return Verdict{Status: v.status, Conclusion: v.conclusion, Title: firstBytes(Visible(v.title, false), maxTitleBytes)}
+}
+
 func completed(conclusion, format string, args ...any) verdict {
 	return verdict{status: "completed", conclusion: conclusion, title: fmt.Sprintf(format, args...)}
 }
@@ -66,13 +80,13 @@ func judgeFault(r Report) verdict {
 	case wire.FaultCPU:
 		return completed(TimedOut, "timed out after %d s (CPU limit)", limitOr(f, r.Limits.CPUSeconds))
 	case wire.FaultMemory:
-		return completed(Failure, "out of memory (limit %s)", size(limitOr(f, r.Limits.MemoryBytes)))
+		return completed(Failure, "out of memory (limit %s)", Size(limitOr(f, r.Limits.MemoryBytes)))
 	case wire.FaultProcesses:
 		return completed(Failure, "too many processes (limit %d)", limitOr(f, r.Limits.Processes))
 	case wire.FaultWorkspace:
-		return completed(Failure, "workspace full (limit %s)", size(limitOr(f, r.Limits.WorkspaceBytes)))
+		return completed(Failure, "workspace full (limit %s)", Size(limitOr(f, r.Limits.WorkspaceBytes)))
 	case wire.FaultOutput:
-		return completed(Failure, "too much output (limit %s)", size(limitOr(f, r.Limits.OutputBytes)))
+		return completed(Failure, "too much output (limit %s)", Size(limitOr(f, r.Limits.OutputBytes)))
 	case wire.FaultSignal:
 		return completed(Failure, "killed by %s", signalName(f.Measured))
 	case wire.FaultCancelled:
