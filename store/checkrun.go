@@ -32,50 +32,74 @@ type CheckRun struct {
 // requests with the same head.
 func (s *Store) CheckRun(ctx context.Context, id int64) (run CheckRun, others []CheckRun, err error) {
 	err = s.view(ctx, "read check run", func(tx *sql.Tx) error {
-		if run, err = checkRun(ctx, tx, id); err != nil {
-			return err
-		}
-		ids, err := all(ctx, tx, scanInt, `SELECT r.id FROM check_runs r
-			JOIN sessions s ON s.id = r.session_id
-			JOIN session_checks c ON c.session_id = r.session_id AND c.beat = r.beat
-			JOIN pull_requests p ON p.repo = s.repo AND p.number = s.number
-			WHERE s.repo = $1 AND s.head_sha = $2 AND s.number <> $3 AND c.name = $4
-			AND s.state IN ('freezing', 'ready', 'failed') AND p.state = 'open'
-			AND r.round = (SELECT MAX(round) FROM check_runs WHERE session_id = r.session_id AND beat = r.beat)
-			ORDER BY s.number`, run.Session.Repo, run.Session.HeadSHA, run.Session.Number, run.Check.Name)
+		run, others, err = checkRunAndOthers(ctx, tx, id)
+		return err
+	})
+	return run, others, err
+}
+
+// CheckRunByExternalID is CheckRun for the id that GitHub and links know.
+func (s *Store) CheckRunByExternalID(ctx context.Context, externalID string) (run CheckRun, others []CheckRun, err error) {
+	err = s.view(ctx, "read check run", func(tx *sql.Tx) error {
+		id, err := one(ctx, tx, scanInt, `SELECT id FROM check_runs WHERE external_id = $1`, externalID)
 		if err != nil {
 			return err
 		}
-		for _, id := range ids {
-			other, err := checkRun(ctx, tx, id)
-			if err != nil {
-				return err
-			}
-			others = append(others, other)
-		}
-		return nil
+		run, others, err = checkRunAndOthers(ctx, tx, id)
+		return err
 	})
+	return run, others, err
+}
+
+func checkRunAndOthers(ctx context.Context, tx *sql.Tx, id int64) (run CheckRun, others []CheckRun, err error) {
+	if run, err = checkRun(ctx, tx, id); err != nil {
+		return CheckRun{}, nil, err
+	}
+	others, err = checkRunsWhere(ctx, tx, `SELECT r.id FROM check_runs r
+		JOIN sessions s ON s.id = r.session_id
+		JOIN session_checks c ON c.session_id = r.session_id AND c.beat = r.beat
+		JOIN pull_requests p ON p.repo = s.repo AND p.number = s.number
+		WHERE s.repo = $1 AND s.head_sha = $2 AND s.number <> $3 AND c.name = $4
+		AND s.state IN ('freezing', 'ready', 'failed') AND p.state = 'open'
+		AND r.round = (SELECT MAX(round) FROM check_runs WHERE session_id = r.session_id AND beat = r.beat)
+		ORDER BY s.number`, run.Session.Repo, run.Session.HeadSHA, run.Session.Number, run.Check.Name)
 	return run, others, err
 }
 
 // CheckRuns lists the check runs of a pull request's sessions, oldest first.
 func (s *Store) CheckRuns(ctx context.Context, repo string, number int64) (list []CheckRun, err error) {
 	err = s.view(ctx, "list check runs", func(tx *sql.Tx) error {
-		ids, err := all(ctx, tx, scanInt, `SELECT r.id FROM check_runs r JOIN sessions s ON s.id = r.session_id
+		list, err = checkRunsWhere(ctx, tx, `SELECT r.id FROM check_runs r JOIN sessions s ON s.id = r.session_id
 			WHERE s.repo = $1 AND s.number = $2 ORDER BY r.id`, repo, number)
-		if err != nil {
-			return err
-		}
-		for _, id := range ids {
-			run, err := checkRun(ctx, tx, id)
-			if err != nil {
-				return err
-			}
-			list = append(list, run)
-		}
-		return nil
+		return err
 	})
 	return list, err
+}
+
+// LatestCheckRuns lists the newest check runs of all pull requests, newest
+// first, at most limit.
+func (s *Store) LatestCheckRuns(ctx context.Context, limit int) (list []CheckRun, err error) {
+	err = s.view(ctx, "list latest check runs", func(tx *sql.Tx) error {
+		list, err = checkRunsWhere(ctx, tx, `SELECT id FROM check_runs ORDER BY id DESC LIMIT $1`, limit)
+		return err
+	})
+	return list, err
+}
+
+// checkRunsWhere reads the check runs whose ids the query yields.
+func checkRunsWhere(ctx context.Context, tx *sql.Tx, query string, args ...any) (list []CheckRun, err error) {
+	ids, err := all(ctx, tx, scanInt, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range ids {
+		run, err := checkRun(ctx, tx, id)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, run)
+	}
+	return list, nil
 }
 
 func checkRun(ctx context.Context, tx *sql.Tx, id int64) (CheckRun, error) {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/url"
 	"os"
+	"sync/atomic"
 
 	"github.com/pressly/goose/v3"
 	"github.com/riverqueue/river"
@@ -44,6 +45,8 @@ type Store struct {
 	read   *sql.DB
 	insert *river.Client[*sql.Tx] // only inserts jobs
 	log    *slog.Logger
+
+	working atomic.Bool // Work is doing jobs
 }
 
 // Create makes the database at path (mode 0600) or brings an older one to the

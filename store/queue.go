@@ -217,6 +217,8 @@ func (s *Store) Work(ctx context.Context, _ *Lock, w Worker, n Workers, grace ti
 	if err := client.Start(ctx); err != nil {
 		return fmt.Errorf("start queue: %w", err)
 	}
+	s.working.Store(true)
+	defer s.working.Store(false)
 	tick := time.NewTicker(reconcileEvery)
 	defer tick.Stop()
 	for {
