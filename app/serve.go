@@ -37,7 +37,8 @@ func (c *serveCommand) Run(ctx context.Context) error {
 		return err
 	}
 	return serve.Serve(ctx, conf, serve.Options{
-		Log:   newLog(),
-		Ready: func(a net.Addr) { fmt.Println("listening on", a) },
+		Log:     newLog(),
+		Version: version(),
+		Ready:   func(a net.Addr) { fmt.Println("listening on", a) },
 	})
 }

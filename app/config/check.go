@@ -20,6 +20,7 @@ func (c *Config) check(p *problems) {
 	if _, port, err := net.SplitHostPort(c.Listen); err != nil || port == "" {
 		p.add("listen", "%q is not HOST:PORT, such as 127.0.0.1:8080", c.Listen)
 	}
+	c.checkExternalURL(p)
 	c.GitHub.check(p)
 	if len(c.Accounts) == 0 {
 		p.add("accounts", "nobody is served: list the accounts, such as [octo-org]")
@@ -34,6 +35,20 @@ func (c *Config) check(p *problems) {
 	c.checkKeys(p)
 	c.checkChecks(p)
 	c.checkNumbers(p)
+}
+
+func (c *Config) checkExternalURL(p *problems) {
+	if c.ExternalURL == "" {
+		return
+	}
+	before := len(*p)
+	checkURL(p, "externalURL", c.ExternalURL)
+	if len(*p) > before {
+		return
+	}
+	if u, err := url.Parse(c.ExternalURL); err != nil || u.Path != "" {
+		p.add("externalURL", "%q has a path: give scheme and host alone, such as https://checks.example.com", c.ExternalURL)
+	}
 }
 
 func (g *GitHub) check(p *problems) {

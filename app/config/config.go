@@ -18,9 +18,14 @@ const (
 // Config is the configuration of `underwrite serve`. Every path is absolute.
 // deploy/config.example.yml is an example of all fields.
 type Config struct {
-	// Listen is the address for webhooks, as HOST:PORT. Put a proxy that speaks
+	// Listen is the address for webhooks and pages, as HOST:PORT. Whoever reaches
+	// it may read all pages. Put a proxy that speaks
 	// TLS before it. Default "127.0.0.1:8080".
 	Listen string `yaml:"listen"`
+	// ExternalURL is where readers find the pages: scheme and host, no path. It
+	// is the Details link of each check run. Port 0 stands for the port that
+	// Listen got. Default: no links.
+	ExternalURL string `yaml:"externalURL"`
 	// GitHub says which App this is.
 	GitHub GitHub `yaml:"github"`
 	// Accounts are the users and organizations whose repositories are served.

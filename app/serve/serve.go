@@ -1,5 +1,5 @@
 // Package serve wires the controller: database, blobs, queue, GitHub, gateway
-// and the HTTP server for webhooks. `underwrite serve` and the end-to-end tests
+// and the HTTP server for webhooks and pages. `underwrite serve` and the end-to-end tests
 // run the same function.
 package serve
 
@@ -10,8 +10,10 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -20,6 +22,7 @@ import (
 	"underwrite/app/config"
 	"underwrite/app/controller"
 	"underwrite/app/evidence"
+	"underwrite/app/web"
 	"underwrite/attest"
 	"underwrite/handlers"
 	"underwrite/handlers/freeze"
@@ -36,11 +39,9 @@ const (
 	scratchName  = "scratch" // emptied at start
 )
 
-// Paths of the HTTP server.
-const (
-	WebhookPath = "/webhook" // as in app.yml
-	HealthPath  = "/healthz" // 200 while the process can take deliveries
-)
+// WebhookPath is where webhooks arrive, as in app.yml. All other paths are
+// those of package web.
+const WebhookPath = "/webhook"
 
 // Bounds of the HTTP server.
 const (
@@ -55,6 +56,8 @@ const (
 // Options are what a configuration does not say.
 type Options struct {
 	Log zerolog.Logger
+	// Version of the program, for the pages.
+	Version string
 	// Executor is used instead of the gateway's socket, if not nil.
 	Executor controller.Executor
 	// Transport carries the calls to GitHub; http.DefaultTransport if nil.
@@ -141,15 +144,21 @@ func Serve(ctx context.Context, c *config.Config, o Options) error {
 		return err
 	}
 	defer db.Close()
-	ctl, err := newController(c, files, github, db, log, o)
+	listener, err := listen(ctx, c)
 	if err != nil {
 		return err
 	}
-	server, listener, err := listen(ctx, c, files, ctl, o)
+	defer listener.Close()
+	external := externalURL(c, listener.Addr())
+	ctl, err := newController(c, files, github, db, log, external, o)
 	if err != nil {
 		return err
 	}
-	return run(ctx, c, server, listener, o, func(ctx context.Context) error {
+	handler, err := newHandler(files, ctl, db, log, external, o.Version)
+	if err != nil {
+		return err
+	}
+	return run(ctx, c, newServer(ctx, handler, o), listener, o, func(ctx context.Context) error {
 		return db.Work(ctx, lock, ctl, workers(c), time.Duration(c.GraceSeconds)*time.Second)
 	})
 }
@@ -161,7 +170,7 @@ func workers(c *config.Config) store.Workers {
 	}
 }
 
-func newController(c *config.Config, files *config.Files, github *handlers.GitHub, db *store.Store, log *slog.Logger, o Options) (*controller.Controller, error) {
+func newController(c *config.Config, files *config.Files, github *handlers.GitHub, db *store.Store, log *slog.Logger, external string, o Options) (*controller.Controller, error) {
 	blobs, err := blob.Open(Blobs(c.DataDir))
 	if err != nil {
 		return nil, err
@@ -188,6 +197,9 @@ func newController(c *config.Config, files *config.Files, github *handlers.GitHu
 		},
 		Log: log,
 	}
+	if external != "" {
+		conf.DetailsURL = func(externalID string) string { return external + web.ExecutionPath(externalID) }
+	}
 	return controller.New(conf, func(s handlers.Sessions) (controller.Dispatcher, error) {
 		return handlers.NewDispatcher(accounts, &handlers.PullRequestHandler{
 			Accounts: accounts, Installations: github, Pulls: github, Sessions: s,
@@ -208,26 +220,50 @@ func checksOf(files *config.Files, repo string) (list []controller.Check) {
 	return list
 }
 
-func listen(ctx context.Context, c *config.Config, files *config.Files, ctl *controller.Controller, o Options) (*http.Server, net.Listener, error) {
-	intake, err := handlers.NewIntake(ctl, files.WebhookSecrets...)
-	if err != nil {
-		return nil, nil, err
-	}
-	mux := http.NewServeMux()
-	mux.Handle(WebhookPath, intake)
-	mux.HandleFunc(HealthPath, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+func listen(ctx context.Context, c *config.Config) (net.Listener, error) {
 	var lc net.ListenConfig
 	listener, err := lc.Listen(ctx, "tcp", c.Listen)
 	if err != nil {
-		return nil, nil, fmt.Errorf("listen: %w", err)
+		return nil, fmt.Errorf("listen: %w", err)
 	}
+	return listener, nil
+}
+
+// externalURL is where readers find the pages, with the listener's port in the
+// place of port 0; empty if nobody said.
+func externalURL(c *config.Config, listening net.Addr) string {
+	u, err := url.Parse(c.ExternalURL)
+	if err != nil || u.Port() != "0" {
+		return c.ExternalURL
+	}
+	if tcp, ok := listening.(*net.TCPAddr); ok {
+		u.Host = net.JoinHostPort(u.Hostname(), strconv.Itoa(tcp.Port))
+	}
+	return u.String()
+}
+
+// newHandler puts webhooks and pages on one listener.
+func newHandler(files *config.Files, ctl *controller.Controller, db *store.Store, log *slog.Logger, external, version string) (http.Handler, error) {
+	intake, err := handlers.NewIntake(ctl, files.WebhookSecrets...)
+	if err != nil {
+		return nil, err
+	}
+	mux := http.NewServeMux()
+	mux.Handle(WebhookPath, intake)
+	mux.Handle("/", web.New(web.Options{
+		Records: db, Reporter: ctl, Blobs: ctl.Blobs, ExternalURL: external, Version: version, Log: log,
+	}))
+	return mux, nil
+}
+
+func newServer(ctx context.Context, handler http.Handler, o Options) *http.Server {
 	return &http.Server{
-		Handler:           mux,
+		Handler:           handler,
 		ReadHeaderTimeout: readHeaderTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
 		MaxHeaderBytes: maxHeaderBytes,
 		// The logger of a request is taken from its context.
 		BaseContext: func(net.Listener) context.Context { return o.Log.WithContext(context.WithoutCancel(ctx)) },
-	}, listener, nil
+	}
 }
 
 // run serves HTTP and works until ctx ends or one of the two fails. The server

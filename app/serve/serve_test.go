@@ -10,12 +10,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rs/zerolog"
 
 	"underwrite/app/config"
 	"underwrite/app/hubsim"
 	"underwrite/app/serve"
+	"underwrite/app/web"
 	"underwrite/store"
 )
 
@@ -60,10 +62,13 @@ func TestServe(t *testing.T) {
 		io.Copy(io.Discard, r.Body)
 		return r.StatusCode
 	}
-	for path, want := range map[string]int{serve.HealthPath: 200, "/other": 404} {
+	for path, want := range map[string]int{"/": 200, web.MetricsPath: 200, "/other": 404} {
 		if got := get(http.MethodGet, path); got != want {
 			t.Errorf("%s: %d, want %d", path, got, want)
 		}
+	}
+	for get(http.MethodGet, web.HealthPath) != http.StatusOK { // webhooks are taken before the queue works
+		time.Sleep(10 * time.Millisecond)
 	}
 	if got := get(http.MethodPost, serve.WebhookPath); got < 400 || got >= 500 {
 		t.Errorf("unsigned webhook: %d", got)

@@ -92,6 +92,7 @@ func (s *Stage) controllerConfig() (string, error) {
 	var b strings.Builder
 	fmt.Fprintf(&b, `# Receives webhooks and posts check runs.
 listen: 127.0.0.1:0
+externalURL: http://127.0.0.1:0
 github:
   apiURL: %s
   webURL: %s
