@@ -10,6 +10,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"underwrite/app/hubsim"
+	"underwrite/attest"
+	"underwrite/handlers/checks"
+	"underwrite/runner/wire"
 )
 
 // TestOutsideOfTheDescription: each such call is refused and remembered.
@@ -94,24 +97,72 @@ func TestRefs(t *testing.T) {
 	w.clean()
 }
 
-// TestPullRequestPage: what a check run says is shown as text, whatever it is.
+// TestPullRequestPage: what a check run says is shown as GitHub would, and
+// nothing in it is active.
 func TestPullRequestPage(t *testing.T) {
 	w := newWorld(t, hubsim.Options{})
 	n := w.open("feature")
-	_, err := w.create(w.head(n), func(o *github.CreateCheckRunOptions) {
-		o.Conclusion, o.Output = github.String("failure"), output("<script>alert(1)</script>")
-	})
-	ok(t, err)
 	p, err := w.PullRequest(repo, n)
 	ok(t, err)
-	code, body := w.do(http.MethodGet, strings.TrimPrefix(p.URL, w.URL()), "", "")
-	for _, want := range []string{"Add feature", "underwrite/tests: failure", w.head(n), "&lt;script&gt;alert(1)"} {
+	path := strings.TrimPrefix(p.URL, w.URL())
+	if _, body := w.do(http.MethodGet, path, "", ""); !strings.Contains(body, "No check runs yet") || !strings.Contains(body, "refresh") {
+		t.Errorf("page without check runs:\n%s", body)
+	}
+	_, err = w.create(w.head(n), func(o *github.CreateCheckRunOptions) {
+		o.Conclusion = github.String("timed_out")
+		o.Output = output("**Result**: `a <b> c`\n\n- **Exit code**: 1\n\n````text\n<script>in a fence</script>\n```\n````\n\n" +
+			"|a|b|\n|-|-|\n|1|2|\n\n<script>alert(1)</script>\n\n<img src=x onerror=alert(2)> [link](javascript:alert(3))\n")
+	})
+	ok(t, err)
+	code, body := w.do(http.MethodGet, path, "", "")
+	for _, want := range []string{
+		"Add feature", ">underwrite/tests</h2>", `<span class="mark timed-out">timed out</span>`, w.head(n),
+		"<strong>Result</strong>: <code>a &lt;b&gt; c</code>", "<li><strong>Exit code</strong>: 1</li>",
+		"&lt;script&gt;in a fence&lt;/script&gt;\n```\n</code></pre>", "<td>2</td>",
+	} {
 		if code != http.StatusOK || !strings.Contains(body, want) {
 			t.Errorf("status %d, page without %q:\n%s", code, want, body)
 		}
 	}
+	for _, bad := range []string{"<script", "<img", "javascript:", "refresh"} {
+		if strings.Contains(body, bad) {
+			t.Errorf("page with %q:\n%s", bad, body)
+		}
+	}
 	if code, _ := w.do(http.MethodGet, "/"+repo+"/pull/7", "", ""); code != http.StatusNotFound {
 		t.Errorf("page of nothing: status %d", code)
+	}
+	w.clean()
+}
+
+// TestPageOfRenderedCheckRuns: what the app posts about a hostile run reads on
+// the page as it was meant, by a renderer that knows nothing of the app.
+func TestPageOfRenderedCheckRuns(t *testing.T) {
+	w := newWorld(t, hubsim.Options{})
+	n := w.open("feature")
+	const hostile = "</code></pre><script>alert(1)</script> ``` ````` **bold** [x](javascript:alert(1)) <img src=x> ![y](http://example.com/y.png)\n```\n# heading"
+	run := checks.Render(checks.Report{
+		Repo: repo, Number: n, Name: "tests", HeadSHA: w.head(n), State: checks.Faulted,
+		Fault: wire.Fault{Kind: wire.FaultUnsupportedOutput, Detail: hostile, Path: hostile},
+		Job:   attest.Job{Argv: []string{"/bin/sh", "-c", hostile}}, StdoutTail: []byte(hostile), StderrTail: []byte(strings.Repeat("`", 200) + hostile),
+	})
+	_, err := w.create(w.head(n), func(o *github.CreateCheckRunOptions) {
+		o.Conclusion = github.String(run.Conclusion)
+		o.Output = &github.CheckRunOutput{Title: &run.Title, Summary: &run.Summary, Text: &run.Text}
+	})
+	ok(t, err)
+	p, err := w.PullRequest(repo, n)
+	ok(t, err)
+	_, body := w.do(http.MethodGet, strings.TrimPrefix(p.URL, w.URL()), "", "")
+	for _, want := range []string{"&lt;script&gt;alert(1)&lt;/script&gt;", "# heading\n</code></pre>", "<strong>Command</strong>"} {
+		if !strings.Contains(body, want) {
+			t.Errorf("page without %q:\n%s", want, body)
+		}
+	}
+	for _, bad := range []string{"<script", "<img", "<h1>heading", "<strong>bold", `href="javascript`, `src="http`, "raw HTML omitted"} {
+		if strings.Contains(body, bad) {
+			t.Errorf("page with %q:\n%s", bad, body)
+		}
 	}
 	w.clean()
 }
