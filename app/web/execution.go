@@ -151,21 +151,30 @@ func result(r checks.Report) []row {
 // are signed; they are by the gateway's clock.
 func timeline(run store.CheckRun) []row {
 	var list rows
-	list.add("Pull request seen", moment(run.CreatedAt))
+	list.add("Pull request seen", instant(run.CreatedAt))
 	x, e := run.Execution, run.Evidence
 	if x != nil {
-		list.add("Target frozen, number and challenge reserved", moment(x.ReservedAt))
-		list.add("Given to the gateway", moment(x.StartedAt))
+		list.add("Target frozen, number and challenge reserved", instant(x.ReservedAt))
+		list.add("Given to the gateway", instant(x.StartedAt))
 	}
 	if e != nil {
-		list.add("Job started (signed, the gateway's clock)", moment(e.StartedAt))
-		list.add("Job ended (signed, the gateway's clock)", moment(e.FinishedAt))
-		list.add("Evidence verified and recorded", moment(e.ConsumedAt))
+		list.add("Job started (signed, the gateway's clock)", instant(e.StartedAt))
+		list.add("Job ended (signed, the gateway's clock)", instant(e.FinishedAt))
+		list.add("Evidence verified and recorded", instant(e.ConsumedAt))
 	} else if x != nil {
-		list.add("Execution over", moment(x.FinishedAt))
+		list.add("Execution over", instant(x.FinishedAt))
 	}
-	list.add("Result settled", moment(run.CompletedAt))
+	list.add("Result settled", instant(run.CompletedAt))
 	return list
+}
+
+// instant is moment to the millisecond, since much of this happens within one
+// second.
+func instant(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format("2006-01-02 15:04:05.000 UTC")
 }
 
 // limits says of each limit what is known of its use. A receipt says that the

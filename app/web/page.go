@@ -117,7 +117,7 @@ func (s *site) errorPage(w http.ResponseWriter, r *http.Request, status int, hel
 }
 
 func (s *site) notFound(w http.ResponseWriter, r *http.Request) {
-	s.errorPage(w, r, http.StatusNotFound, "There is nothing under this address. The list of executions links to everything there is.")
+	s.errorPage(w, r, http.StatusNotFound, "There is nothing under this address. The list of executions links to the latest ones.")
 }
 
 func (s *site) methodPage(w http.ResponseWriter, r *http.Request) {

@@ -61,7 +61,7 @@ func TestPassedExecution(t *testing.T) {
 	wants(t, page, "/usr/bin/python3 -m pytest", "passed: exit 0 as expected", ">success<", "3 passed", "a warning",
 		strings.Repeat("e", 64), strings.Repeat("d", 64), headSHA, evidencetest.SignerID, evidencetest.ExecutorID, w.gateway.KeyID,
 		attest.SHA256Hex(files[wire.ReceiptFile]), attest.SHA256Hex(files[wire.CapabilityFile]), attest.SHA256Hex(files[wire.OutputFile]),
-		"1 GiB", "64 MiB", "1.000 s", "2026-08-29 12:00:04 UTC", run.Execution.Challenge, run.Session.ID,
+		"1 GiB", "64 MiB", "1.000 s", "2026-08-29 12:00:04.000 UTC", run.Execution.Challenge, run.Session.ID,
 		checks.ScopeSentence, "underwrite verify --signer gateway-1",
 		"--head "+headSHA+" --exit-code 0 --profile PROFILE --key KEY --source-bundle source.bundle evidence",
 		"curl -fsSo evidence.tar "+external+ExecutionPath(run.ExternalID)+"/evidence.tar", "v1.2.3")
