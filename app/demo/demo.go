@@ -211,13 +211,18 @@ func (d *demo) show(report Report) error {
 	if err := report.Table(d.Out); err != nil {
 		return err
 	}
-	fmt.Fprintf(d.Out, "\nEvidence, keys and logs are in %s\n", d.Dir)
+	fmt.Fprintf(d.Out, "\nEvidence, keys and logs are in %s. To verify the first receipt offline:\n\n  %s\n",
+		d.Dir, d.howToVerify(report.PullRequests[0]))
 	return nil
 }
 
 // stayUp prints where to look and waits for the end.
 func (d *demo) stayUp(ctx context.Context) {
-	fmt.Fprintf(d.live, "\nGitHub in memory: %s\nUnderwrite:       %s\nInterrupt with Ctrl-C to stop.\n", d.hub.URL(), d.stage.URL)
+	fmt.Fprintf(d.live, "\nUnderwrite's pages: %s\nThe pull requests, as their authors see them:\n", d.stage.URL)
+	for i := range pulls {
+		fmt.Fprintf(d.live, "  %s/%s/pull/%d\n", d.hub.URL(), repository, i+1)
+	}
+	fmt.Fprintln(d.live, "Ctrl-C stops.")
 	<-ctx.Done()
 }
 

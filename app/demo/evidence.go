@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"underwrite/app/serve"
+	"underwrite/attest"
 	"underwrite/runner/wire"
 	"underwrite/store"
 	"underwrite/store/blob"
@@ -43,8 +44,9 @@ func (d *demo) report(ctx context.Context) (Report, error) {
 	return report, nil
 }
 
-// export writes the six files of a receipt, and the source bundle and public
-// key beside them, where people can look at them and verify them.
+// export writes what a receipt is verified with where people can look at it:
+// the six files in a directory of their own, the source bundle and the
+// expectation beside it.
 func (d *demo) export(ctx context.Context, db *store.Store, blobs *blob.Store, r *Result) error {
 	runs, err := db.CheckRuns(ctx, repository, r.Number)
 	if err != nil {
@@ -57,8 +59,13 @@ func (d *demo) export(ctx context.Context, db *store.Store, blobs *blob.Store, r
 	if run.Evidence == nil {
 		return nil
 	}
+	target, err := attest.ParseTarget(run.Session.Target)
+	if err != nil {
+		return err
+	}
 	r.ReceiptSHA256 = run.Evidence.ReceiptSHA256
-	r.EvidenceDir = d.path(fmt.Sprintf("pull-%d", r.Number), "evidence")
+	beside := d.path(fmt.Sprintf("pull-%d", r.Number))
+	r.EvidenceDir = filepath.Join(beside, "evidence")
 	if err := os.MkdirAll(r.EvidenceDir, 0o700); err != nil {
 		return err
 	}
@@ -69,7 +76,22 @@ func (d *demo) export(ctx context.Context, db *store.Store, blobs *blob.Store, r
 		copyBlob(blobs, run.Evidence.Output, r.EvidenceDir, wire.OutputFile),
 		copyBlob(blobs, run.Evidence.Stdout, r.EvidenceDir, wire.StdoutFile),
 		copyBlob(blobs, run.Evidence.Stderr, r.EvidenceDir, wire.StderrFile),
+		copyBlob(blobs, blob.Ref{SHA256: target.ObjectBundleSHA256, Bytes: target.ObjectBundleBytes}, beside, sourceFile),
+		write(beside, expectationFile, run.Execution.Request),
 	)
+}
+
+// What lies beside an evidence directory of the demo.
+const (
+	sourceFile      = "source.bundle"
+	expectationFile = "expectation.json"
+)
+
+// howToVerify is the command that verifies a result offline.
+func (d *demo) howToVerify(r Result) string {
+	beside := filepath.Dir(r.EvidenceDir)
+	return fmt.Sprintf("%s verify %s --key %s --source-bundle %s --expect %s", d.Self, r.EvidenceDir,
+		d.path("gateway", "key.pub.pem"), filepath.Join(beside, sourceFile), filepath.Join(beside, expectationFile))
 }
 
 func write(dir, name string, content []byte) error {
