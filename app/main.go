@@ -34,6 +34,7 @@ type cli struct {
 	Execute executeCommand `cmd:"" help:"Execute one request (started by the gateway)."`
 	Prove   proveCommand   `cmd:"" help:"Run a job on two local revisions and get a verified receipt."`
 	Verify  verifyCommand  `cmd:"" help:"Check evidence against what you know."`
+	Export  exportCommand  `cmd:"" help:"Write a receipt in a format that other tools verify."`
 	Tree    treeCommand    `cmd:"" help:"Print the tree of a directory."`
 	Profile profileCommand `cmd:"" help:"Make or check a profile for prove."`
 	Keygen  keygenCommand  `cmd:"" help:"Make a signing key."`

@@ -1,6 +1,6 @@
 // Package local is what the commands do that need no GitHub and no running
 // gateway: prove runs a job on two revisions of a local repository, verify
-// checks evidence, tree measures a directory, profile makes and checks the
+// checks evidence, export writes a receipt for other tools, tree measures a directory, profile makes and checks the
 // files that say what to run. Package main parses their flags and wires them.
 //
 // # Prove

@@ -82,12 +82,12 @@ func (o *output) publish(all []published) (err error) {
 	parent := filepath.Dir(o.dir)
 	tmp, err := os.MkdirTemp(parent, ".underwrite-")
 	if err != nil {
-		return fmt.Errorf("publish evidence: %w", err)
+		return fmt.Errorf("publish %s: %w", o.dir, err)
 	}
 	var appeared []string
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("publish evidence: %w", err)
+			err = fmt.Errorf("publish %s: %w", o.dir, err)
 			for _, path := range appeared {
 				err = errors.Join(err, os.RemoveAll(path))
 			}
