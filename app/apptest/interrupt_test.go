@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -41,7 +42,7 @@ const patience = 2 * time.Minute
 func TestInterrupt(t *testing.T) {
 	requireRoot(t)
 	ctrlC := func(t *testing.T, s *session) { s.typeIn(t, "\x03") }
-	signal := func(sig os.Signal) func(*testing.T, *session) {
+	send := func(sig os.Signal) func(*testing.T, *session) {
 		return func(t *testing.T, s *session) {
 			if err := s.cmd.Process.Signal(sig); err != nil {
 				t.Fatal(err)
@@ -53,9 +54,9 @@ func TestInterrupt(t *testing.T) {
 		stop        func(*testing.T, *session)
 	}{
 		{"Ctrl-C while it runs", "run", ctrlC},
-		{"SIGINT while it runs", "run", signal(os.Interrupt)},
-		{"SIGTERM while it runs", "run", signal(syscall.SIGTERM)},
-		{"closed terminal while it runs", "run", signal(syscall.SIGHUP)},
+		{"SIGINT while it runs", "run", send(os.Interrupt)},
+		{"SIGTERM while it runs", "run", send(syscall.SIGTERM)},
+		{"closed terminal while it runs", "run", send(syscall.SIGHUP)},
 		{"Ctrl-C while it freezes", "freeze", ctrlC},
 		{"Ctrl-C while the sandbox starts", "sandbox", ctrlC},
 	} {
@@ -135,6 +136,11 @@ func startProve(t *testing.T) *session {
 	s.cmd.Dir, s.cmd.Env = s.dir, s.env()
 	s.cmd.Stdin, s.cmd.Stderr = theirs, theirs
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	// A caught signal has its default meaning again after execve; an ignored one,
+	// as under nohup, would stay ignored.
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	defer signal.Stop(hangup)
 	if err := s.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
