@@ -1,5 +1,6 @@
 # make demo   see the whole product work
 # make test   every check that CI runs
+# make soak   the checks that take hours; FUZZTIME=1m shortens them, SOAK=cosign selects
 # make build  bin/underwrite, static, with gVisor inside
 
 GO ?= go
@@ -10,7 +11,7 @@ STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 export CGO_ENABLED = 0
 export GOFLAGS = -mod=readonly -buildvcs=false
 
-.PHONY: build demo test deps check unit race clean
+.PHONY: build demo test soak deps check unit race clean
 
 build: bin/underwrite
 
@@ -24,6 +25,10 @@ demo: deps build
 
 test: deps check unit race
 
+# SOAK names parts of .ci/soak; all of them run if it is empty.
+soak: deps
+	.ci/soak $(SOAK)
+
 # Installs what the demo and the tests need on Debian, or says what is missing.
 deps:
 	@.ci/deps
@@ -31,6 +36,7 @@ deps:
 check:
 	@test -z "$$(gofmt -l .)" || { echo "not formatted by gofmt:"; gofmt -l .; exit 1; }
 	$(GO) vet ./...
+	$(GO) vet -tags soak ./app/apptest
 	$(GO) run $(STATICCHECK) ./...
 
 unit:
