@@ -1,6 +1,7 @@
 # make demo   see the whole product work
 # make test   every check that CI runs
 # make soak   the checks that take hours; FUZZTIME=1m shortens them, SOAK=cosign selects
+# make bench  how it performs, as ratios to plainer ways (docs/performance.md)
 # make build  bin/underwrite, static, with gVisor inside
 
 GO ?= go
@@ -11,7 +12,7 @@ STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 export CGO_ENABLED = 0
 export GOFLAGS = -mod=readonly -buildvcs=false
 
-.PHONY: build demo test soak deps check unit race clean
+.PHONY: build demo bench test soak deps check unit race clean
 
 build: bin/underwrite
 
@@ -22,6 +23,11 @@ bin/underwrite:
 
 demo: deps build
 	bin/underwrite demo
+
+bench: build
+	$(GO) run ./app/bench -binary bin/underwrite
+	$(GO) test -run '^$$' -bench 'VerifyPair' -cpu 1 ./attest
+	$(GO) test -run '^$$' -bench 'Tree|Intake|LargeFreeze' -benchtime 10x ./attest/gittree ./store ./handlers/freeze
 
 test: deps check unit race
 

@@ -20,6 +20,7 @@ import (
 
 func TestMain(m *testing.M) {
 	MaybeExec()
+	bareMain()
 	var err error
 	if python, err = filepath.EvalSymlinks("/usr/bin/python3"); err != nil {
 		fmt.Fprintln(os.Stderr, "the sandbox's tests need python3:", err)
