@@ -17,7 +17,8 @@ import (
 )
 
 // measureOutput measures the workspace after every process of the job is gone,
-// packs it, and requires the bundle, imported anew, to expose the same tree.
+// packs it, and requires the bundle, which PackOutput has imported anew, to
+// expose the same tree.
 func (a *attempt) measureOutput(ctx context.Context) (attest.Bundle, error) {
 	a.phase(wire.PhaseOutput)
 	path := filepath.Join(a.scratch.result(), wire.OutputFile)
@@ -32,11 +33,7 @@ func (a *attempt) measureOutput(ctx context.Context) (attest.Bundle, error) {
 	if tree != bundle.GitTree {
 		return attest.Bundle{}, fmt.Errorf("the workspace measures %s but its bundle exposes %s", tree, bundle.GitTree)
 	}
-	verified, err := quarantine.VerifyOutput(ctx, path, a.scratch.check(), &bundle, a.limits())
-	if err != nil {
-		return attest.Bundle{}, fmt.Errorf("own output bundle does not verify: %v", err) // our fault, not the author's
-	}
-	return verified, nil
+	return bundle, nil
 }
 
 // unsupportedOutput turns what version 1 cannot express into a definite end.

@@ -26,7 +26,7 @@ func (a *attempt) run(ctx context.Context) error {
 	if err := a.scratch.create(); err != nil {
 		return err
 	}
-	for _, step := range []func(context.Context) error{a.quarantine, a.materialize, a.measureInput, a.certify} {
+	for _, step := range []func(context.Context) error{a.input, a.certify} {
 		if err := step(ctx); err != nil {
 			return err
 		}
@@ -53,14 +53,29 @@ func (a *attempt) limits() quarantine.Limits {
 	}
 }
 
-// quarantine imports the source bundle and walks the head's tree, without
-// running anything of it.
-func (a *attempt) quarantine(ctx context.Context) (err error) {
+// input puts the frozen head into the workspace, without running anything of
+// it. Its git process is gone when it returns.
+func (a *attempt) input(ctx context.Context) error {
 	a.phase(wire.PhaseQuarantine)
-	a.source, err = quarantine.ImportSource(ctx, a.scratch.git(), a.in.BundlePath, a.request.Target, a.limits())
+	source, release, err := quarantine.ImportAndHold(ctx, a.scratch.git(), a.in.BundlePath, a.request.Target, a.limits())
 	if err != nil {
 		return refusedInput(err)
 	}
+	defer release()
+	a.source = source
+	for _, step := range []func(context.Context) error{a.walk, a.materialize, a.measureInput} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("stopped before the job started: %w", err)
+		}
+	}
+	return nil
+}
+
+// walk reads the head's tree.
+func (a *attempt) walk(ctx context.Context) (err error) {
 	a.tree, err = a.source.Walk(ctx, a.source.Head, a.limits())
 	if err != nil {
 		return refusedInput(err)

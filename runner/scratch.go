@@ -25,7 +25,6 @@ func (s scratch) workspace() string  { return s.path("workspace") }
 func (s scratch) runtime() string    { return s.path("runtime") }
 func (s scratch) root() string       { return s.path("root") }
 func (s scratch) pack() string       { return s.path("pack") }
-func (s scratch) check() string      { return s.path("check") }
 func (s scratch) result() string     { return s.path("result") }
 func (s scratch) executable() string { return s.path("program/executable") }
 
@@ -34,7 +33,7 @@ func (s scratch) create() error {
 	if err := os.Mkdir(s.path(""), 0o700); err != nil {
 		return fmt.Errorf("scratch: %w", err)
 	}
-	for _, dir := range []string{s.workspace(), s.runtime(), s.root(), s.pack(), s.check(), s.result(), filepath.Dir(s.executable())} {
+	for _, dir := range []string{s.workspace(), s.runtime(), s.root(), s.pack(), s.result(), filepath.Dir(s.executable())} {
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			return fmt.Errorf("scratch: %w", err)
 		}

@@ -284,9 +284,11 @@ func VerifyOutput(ctx context.Context, bundlePath, scratch string, want *attest.
 		}
 	}()
 	s := &Source{GitDir: filepath.Join(dir, "output.git"), Head: tips[0], Format: SHA256}
-	if err := b.importInto(ctx, s.GitDir, map[string]string{OutputRef: tips[0]}, true); err != nil {
+	o, err := b.importInto(ctx, s.GitDir, map[string]string{OutputRef: tips[0]}, true)
+	if err != nil {
 		return got, err
 	}
+	defer s.hold(o)()
 	tree, err := s.Walk(ctx, s.Head, l)
 	if err != nil {
 		return got, err

@@ -20,9 +20,10 @@ const bigFile = "1m"
 // newRepository writes an empty bare repository at dir, which must not exist:
 // what git init would make of an empty template, with refs added by hand.
 func newRepository(dir string, f Format, refs map[string]string) error {
-	config := "[core]\n\trepositoryformatversion = 0\n\tbare = true\n"
+	// Nothing in it outlives the execution, so nothing needs to reach the disk.
+	config := "[core]\n\trepositoryformatversion = 0\n\tbare = true\n\tfsync = none\n"
 	if f == SHA256 {
-		config = "[core]\n\trepositoryformatversion = 1\n\tbare = true\n[extensions]\n\tobjectFormat = sha256\n"
+		config = "[core]\n\trepositoryformatversion = 1\n\tbare = true\n\tfsync = none\n[extensions]\n\tobjectFormat = sha256\n"
 	}
 	files := map[string]string{"HEAD": "ref: refs/underwrite/none\n", "config": config}
 	for name, object := range refs {

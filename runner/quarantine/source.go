@@ -23,6 +23,29 @@ type Source struct {
 	Base   string // frozen commits
 	Head   string
 	Format Format // "" is SHA1
+
+	held *objects // in use until it is released, or nil
+}
+
+// hold makes all calls use one reader until release.
+func (s *Source) hold(o *objects) (release func()) {
+	s.held = o
+	return func() {
+		s.held = nil
+		o.close()
+	}
+}
+
+// objects returns a reader and what ends its use.
+func (s *Source) objects(ctx context.Context) (o *objects, done func(), err error) {
+	if s.held != nil {
+		return s.held, func() {}, nil
+	}
+	o, err = openObjects(ctx, s.GitDir, s.format())
+	if err != nil {
+		return nil, nil, err
+	}
+	return o, o.close, nil
 }
 
 func (s *Source) format() Format {
@@ -37,29 +60,44 @@ func (s *Source) format() Format {
 // (which must not exist), and requires them to be the frozen commits, with
 // complete history. It returns a *RefusedError for a bad bundle, and leaves no
 // gitDir behind then.
-func ImportSource(ctx context.Context, gitDir, bundlePath string, target attest.Target, l Limits) (s *Source, err error) {
+func ImportSource(ctx context.Context, gitDir, bundlePath string, target attest.Target, l Limits) (*Source, error) {
+	s, release, err := ImportAndHold(ctx, gitDir, bundlePath, target, l)
+	if err != nil {
+		return nil, err
+	}
+	release()
+	return s, nil
+}
+
+// ImportAndHold is ImportSource that keeps its git process for Walk,
+// Materialize and GitTree, which otherwise start one each, until release is
+// called or ctx ends. One goroutine may use the Source meanwhile. After an
+// error of one of them the others may fail too.
+func ImportAndHold(ctx context.Context, gitDir, bundlePath string, target attest.Target, l Limits) (s *Source, release func(), err error) {
 	if l.BundleBytes <= 0 {
-		return nil, errNoLimit
+		return nil, nil, errNoLimit
 	}
 	b, err := openBundle(bundlePath, filepath.Dir(gitDir), l.BundleBytes)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer b.file.Close()
 	if b.size != target.ObjectBundleBytes || b.sha256 != target.ObjectBundleSHA256 {
-		return nil, refuse("", "source bundle is not the frozen one")
+		return nil, nil, refuse("", "source bundle is not the frozen one")
 	}
 	tips, err := b.header.exactly(SHA1, BaseRef, HeadRef)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if tips[0] != target.BaseSHA || tips[1] != target.HeadSHA {
-		return nil, refuse("", "source bundle's refs are not the frozen commits")
+		return nil, nil, refuse("", "source bundle's refs are not the frozen commits")
 	}
-	if err := b.importInto(ctx, gitDir, map[string]string{BaseRef: tips[0], HeadRef: tips[1]}, false); err != nil {
-		return nil, err
+	o, err := b.importInto(ctx, gitDir, map[string]string{BaseRef: tips[0], HeadRef: tips[1]}, false)
+	if err != nil {
+		return nil, nil, err
 	}
-	return &Source{GitDir: gitDir, Base: tips[0], Head: tips[1], Format: SHA1}, nil
+	s = &Source{GitDir: gitDir, Base: tips[0], Head: tips[1], Format: SHA1}
+	return s, s.hold(o), nil
 }
 
 // bundle is a private copy of a bundle: what was hashed is what is imported,
@@ -134,10 +172,11 @@ func unnamed(dir string) (write, read *os.File, err error) {
 }
 
 // importInto makes the repository: the pack, then the proof that everything
-// the refs need is in it, then that each of them is a commit.
-func (b *bundle) importInto(ctx context.Context, gitDir string, refs map[string]string, strict bool) (err error) {
+// the refs need is in it, then that each of them is a commit. It returns a
+// reader of the repository, for the caller to close.
+func (b *bundle) importInto(ctx context.Context, gitDir string, refs map[string]string, strict bool) (o *objects, err error) {
 	if _, err := os.Lstat(gitDir); !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("import bundle: %s exists already", gitDir)
+		return nil, fmt.Errorf("import bundle: %s exists already", gitDir)
 	}
 	defer func() {
 		if err == nil {
@@ -148,29 +187,40 @@ func (b *bundle) importInto(ctx context.Context, gitDir string, refs map[string]
 		}
 	}()
 	if err := newRepository(gitDir, b.header.Format, refs); err != nil {
-		return fmt.Errorf("make quarantine repository: %w", err)
+		return nil, fmt.Errorf("make quarantine repository: %w", err)
 	}
 	if err := indexPack(ctx, gitDir, b.file, b.size, strict); err != nil {
-		return err
+		return nil, err
 	}
 	tips := make([]string, 0, len(refs))
 	for _, object := range refs {
 		tips = append(tips, object)
 	}
-	if err := checkConnected(ctx, gitDir, tips...); err != nil {
-		return err
+	if o, err = openConnected(ctx, gitDir, b.header.Format, tips); err != nil {
+		return nil, err
 	}
-	o, err := openObjects(ctx, gitDir, b.header.Format)
-	if err != nil {
-		return err
-	}
-	defer o.close()
 	for _, tip := range tips {
 		if _, err := o.rootTree(tip); err != nil {
-			return err
+			o.close()
+			return nil, err
 		}
 	}
-	return nil
+	return o, nil
+}
+
+// openConnected requires all that the tips need to be there, and starts a
+// reader meanwhile: starting it takes as long.
+func openConnected(ctx context.Context, gitDir string, f Format, tips []string) (*objects, error) {
+	connected := make(chan error, 1)
+	go func() { connected <- checkConnected(ctx, gitDir, tips...) }()
+	o, openErr := openObjects(ctx, gitDir, f)
+	if err := <-connected; err != nil {
+		if openErr == nil {
+			o.close()
+		}
+		return nil, err
+	}
+	return o, openErr
 }
 
 // GitTree computes the synthetic SHA-256 tree of the walked tree from its
@@ -201,11 +251,11 @@ func (s *Source) GitTree(ctx context.Context, t *Tree) (string, error) {
 // blobs calls each for every entry in tree order; read streams its content.
 // each must read it.
 func (s *Source) blobs(ctx context.Context, t *Tree, each func(e Entry, read func(io.Writer) error) error) error {
-	o, err := openObjects(ctx, s.GitDir, s.format())
+	o, done, err := s.objects(ctx)
 	if err != nil {
 		return err
 	}
-	defer o.close()
+	defer done()
 	ids := make([]string, len(t.Entries))
 	for i, e := range t.Entries {
 		ids[i] = e.Object

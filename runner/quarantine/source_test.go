@@ -419,7 +419,9 @@ func TestCopyIsPrivate(t *testing.T) {
 	defer b.file.Close()
 	mustBeEmpty(t, dir)
 	write(t, path, []byte("changed"))
-	if err := b.importInto(t.Context(), filepath.Join(dir, "s.git"), map[string]string{HeadRef: head}, false); err != nil {
+	if o, err := b.importInto(t.Context(), filepath.Join(dir, "s.git"), map[string]string{HeadRef: head}, false); err != nil {
 		t.Errorf("import of the copy: %v", err)
+	} else {
+		o.close()
 	}
 }

@@ -41,11 +41,11 @@ func (s *Source) Walk(ctx context.Context, commit string, l Limits) (*Tree, erro
 	if err != nil {
 		return nil, err
 	}
-	o, err := openObjects(ctx, s.GitDir, s.format())
+	o, done, err := s.objects(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer o.close()
+	defer done()
 	root, err := o.rootTree(commit)
 	if err != nil {
 		return nil, err
