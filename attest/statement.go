@@ -167,6 +167,38 @@ func same(claim error, field string, got, want any) error {
 // difference names the first place where two values of ReadJSON differ, by key
 // order; "" if nowhere. A Float never equals anything, for want holds none.
 func difference(at string, got, want any) string {
+	if equal(got, want) {
+		return "" // and nothing was spent on naming places
+	}
+	return firstDifference(at, got, want)
+}
+
+// equal reports whether difference finds nothing.
+func equal(got, want any) bool {
+	switch want := want.(type) {
+	case map[string]any:
+		got, ok := got.(map[string]any)
+		if !ok || len(got) != len(want) {
+			return false
+		}
+		for key, w := range want {
+			if g, ok := got[key]; !ok || !equal(g, w) {
+				return false
+			}
+		}
+		return true
+	case []any:
+		got, ok := got.([]any)
+		return ok && slices.EqualFunc(got, want, equal)
+	}
+	switch got.(type) {
+	case map[string]any, []any, Float:
+		return false
+	}
+	return got == want
+}
+
+func firstDifference(at string, got, want any) string {
 	switch want := want.(type) {
 	case map[string]any:
 		got, ok := got.(map[string]any)
@@ -180,7 +212,7 @@ func difference(at string, got, want any) string {
 			return fmt.Sprintf("%s is not an array of %d", at, len(want))
 		}
 		for i := range want {
-			if d := difference(at+"["+strconv.Itoa(i)+"]", got[i], want[i]); d != "" {
+			if d := firstDifference(at+"["+strconv.Itoa(i)+"]", got[i], want[i]); d != "" {
 				return d
 			}
 		}
@@ -202,7 +234,7 @@ func objectDifference(at string, got, want map[string]any) string {
 		if !ok {
 			return at + " is missing " + clip(key)
 		}
-		if d := difference(at+"."+clip(key), member, want[key]); d != "" {
+		if d := firstDifference(at+"."+clip(key), member, want[key]); d != "" {
 			return d
 		}
 	}
