@@ -94,6 +94,11 @@ func members(object []byte) (map[string]json.RawMessage, error) {
 	if err := json.Unmarshal(object, new(json.RawMessage)); err != nil {
 		return nil, syntax(err)
 	}
+	return split(object)
+}
+
+// split is members for what is known to be valid JSON.
+func split(object []byte) (map[string]json.RawMessage, error) {
 	dec := json.NewDecoder(bytes.NewReader(object))
 	if open, err := dec.Token(); err != nil || open != json.Delim('{') {
 		return nil, errors.New("not an object")
@@ -134,7 +139,7 @@ func nested(object json.RawMessage, name string, f func(json.RawMessage) error) 
 	if isNull(object) {
 		return nil
 	}
-	m, err := members(object)
+	m, err := split(object) // the whole body is valid
 	if err == nil && isNull(m[name]) {
 		err = errors.New("missing")
 	}
