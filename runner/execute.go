@@ -98,7 +98,7 @@ func open(ctx context.Context, o ExecuteOptions) (*Broker, func(), error) {
 	if b.Runtime, err = o.NewRuntime(b.Config.CgroupParent); err != nil {
 		return nil, closeAll, err
 	}
-	if b.Host, err = HostOf(b.Runtime); err != nil {
+	if b.Host, err = hostOf(b.Runtime, b.Config.ProgramPath()); err != nil {
 		return nil, closeAll, err
 	}
 	l, err := ledger.Open(ctx, b.Config.LedgerPath())
@@ -128,13 +128,17 @@ func eventStream(fd int) (*os.File, error) {
 }
 
 // HostOf names this program and the runtime for the executor's identity.
-func HostOf(runtime sandbox.Runtime) (policy.Host, error) {
+func HostOf(runtime sandbox.Runtime) (policy.Host, error) { return hostOf(runtime, "") }
+
+// hostOf is HostOf that remembers the program's digest in the file cache,
+// unless that is empty.
+func hostOf(runtime sandbox.Runtime, cache string) (policy.Host, error) {
 	f, err := os.Open("/proc/self/exe")
 	if err != nil {
 		return policy.Host{}, fmt.Errorf("own program: %w", err)
 	}
 	defer f.Close()
-	sum, _, err := hashAll(f)
+	sum, err := programDigest(f, cache, time.Now)
 	if err != nil {
 		return policy.Host{}, fmt.Errorf("own program: %w", err)
 	}

@@ -19,6 +19,9 @@ func (c *Config) ResultsDir() string { return filepath.Join(c.State, "results") 
 // SpoolDir is where the resident gateway puts what it receives.
 func (c *Config) SpoolDir() string { return filepath.Join(c.State, "spool") }
 
+// ProgramPath is where executions remember the digest of their own program.
+func (c *Config) ProgramPath() string { return filepath.Join(c.State, "program.json") }
+
 // GID is the consumer's group, or -1 if there is none.
 func (c *Config) GID() int {
 	if c.ConsumerGID == nil {
