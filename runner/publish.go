@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -133,7 +134,8 @@ func groupHelp(gid int) string {
 	return fmt.Sprintf(" and group %d", gid)
 }
 
-// stage writes the files into the staging directory and renames it to name.
+// stage writes the files into the staging directory and renames it to name,
+// which handOver makes durable.
 func (p publisher) stage(outbox *os.File, name string, files []evidenceFile) error {
 	at := int(outbox.Fd())
 	sum := sha256.Sum256([]byte(name))
@@ -149,18 +151,22 @@ func (p publisher) stage(outbox *os.File, name string, files []evidenceFile) err
 		return err
 	}
 	defer dir.Close()
+	written := []*os.File{dir}
 	for _, f := range files {
-		if err := p.write(dir, f); err != nil {
+		dst, err := p.write(dir, f)
+		if err != nil {
 			return err
 		}
+		defer dst.Close()
+		written = append(written, dst)
 	}
-	if err := dir.Sync(); err != nil {
-		return fmt.Errorf("sync staging directory: %w", err)
+	if err := syncAll(written); err != nil {
+		return fmt.Errorf("sync evidence: %w", err)
 	}
 	if err := unix.Renameat2(at, staging, at, name, unix.RENAME_NOREPLACE); err != nil {
 		return fmt.Errorf("rename staging directory: %w", err)
 	}
-	return outbox.Sync()
+	return nil
 }
 
 // removeStaging removes what an interrupted stage left: a real directory of
@@ -197,18 +203,38 @@ func openDirAt(at int, name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-func (p publisher) write(dir *os.File, f evidenceFile) error {
+// syncAll makes files and directories durable. All at once: the file system
+// then needs one commit instead of one for each.
+func syncAll(files []*os.File) error {
+	errs := make([]error, len(files))
+	var all sync.WaitGroup
+	for i, f := range files {
+		all.Go(func() { errs[i] = f.Sync() })
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// write copies one file into dir and returns it, open and not yet durable.
+func (p publisher) write(dir *os.File, f evidenceFile) (dst *os.File, err error) {
 	src, err := f.open()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer src.Close()
 	fd, err := unix.Openat(int(dir.Fd()), f.name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
-		return fmt.Errorf("create %s: %w", f.name, err)
+		return nil, fmt.Errorf("create %s: %w", f.name, err)
 	}
-	dst := os.NewFile(uintptr(fd), f.name)
-	defer dst.Close()
+	dst = os.NewFile(uintptr(fd), f.name)
+	if err := p.fill(dst, src, f); err != nil {
+		dst.Close()
+		return nil, err
+	}
+	return dst, nil
+}
+
+func (p publisher) fill(dst *os.File, src io.Reader, f evidenceFile) error {
 	sum, n, err := hashAll(io.TeeReader(src, dst))
 	if err != nil {
 		return fmt.Errorf("write %s: %w", f.name, err)
@@ -221,13 +247,7 @@ func (p publisher) write(dir *os.File, f evidenceFile) error {
 			return fmt.Errorf("hand %s to group %d: %w", f.name, p.gid, err)
 		}
 	}
-	if err := dst.Chmod(0o640); err != nil {
-		return err
-	}
-	if err := dst.Sync(); err != nil {
-		return fmt.Errorf("sync %s: %w", f.name, err)
-	}
-	return dst.Close()
+	return dst.Chmod(0o640)
 }
 
 // verify checks that the directory holds exactly the files, byte for byte, each
@@ -295,10 +315,7 @@ func (p publisher) handOver(outbox *os.File, name string) error {
 	if err := dir.Chmod(0o750); err != nil {
 		return err
 	}
-	if err := dir.Sync(); err != nil {
-		return err
-	}
-	return outbox.Sync()
+	return syncAll([]*os.File{dir, outbox})
 }
 
 func hashAll(r io.Reader) (sum string, n int64, err error) {

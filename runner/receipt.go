@@ -123,10 +123,17 @@ func (a *attempt) store() error {
 	if err := os.WriteFile(filepath.Join(dir, wire.RequestFile), a.in.Request, 0o600); err != nil {
 		return fmt.Errorf("store result: %w", err)
 	}
+	var files []*os.File
 	for _, name := range []string{wire.RequestFile, wire.OutputFile, wire.StdoutFile, wire.StderrFile, "."} {
-		if err := syncPath(filepath.Join(dir, name)); err != nil {
+		f, err := os.Open(filepath.Join(dir, name))
+		if err != nil {
 			return fmt.Errorf("store result: %w", err)
 		}
+		defer f.Close()
+		files = append(files, f)
+	}
+	if err := syncAll(files); err != nil {
+		return fmt.Errorf("store result: %w", err)
 	}
 	if err := os.Rename(dir, filepath.Join(a.Config.ResultsDir(), a.key)); err != nil {
 		return fmt.Errorf("store result: %w", err)
