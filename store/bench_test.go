@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"underwrite/app/bench/ratio"
 	"underwrite/handlers"
 	"underwrite/store"
@@ -24,7 +26,9 @@ const (
 	// benchBody has the size of a usual pull_request delivery.
 	benchBodyBytes = 24 << 10
 	// benchBatch is how many deliveries one side takes by turns.
-	benchBatch = 20
+	benchBatch = 40
+	// benchSenders send at the same time, as GitHub does.
+	benchSenders = 4
 )
 
 // BenchmarkIntake receives signed deliveries over the HTTP handler into a real
@@ -42,15 +46,21 @@ func BenchmarkIntake(b *testing.B) {
 	loop := newBareLoop(b, body)
 	guid := 0
 	ratio.Compare(b, func() error { return loop.insert(ctx, benchBatch) }, func() error {
+		var senders errgroup.Group
+		senders.SetLimit(benchSenders)
 		for range benchBatch {
 			guid++
-			w := httptest.NewRecorder()
-			intake.ServeHTTP(w, benchDelivery(guid, body))
-			if w.Code != http.StatusAccepted {
-				return fmt.Errorf("delivery %d: %d %s", guid, w.Code, w.Body)
-			}
+			r := benchDelivery(guid, body)
+			senders.Go(func() error {
+				w := httptest.NewRecorder()
+				intake.ServeHTTP(w, r)
+				if w.Code != http.StatusAccepted {
+					return fmt.Errorf("%s: %d %s", r.Header.Get("X-GitHub-Delivery"), w.Code, w.Body)
+				}
+				return nil
+			})
 		}
-		return nil
+		return senders.Wait()
 	})
 	pending, err := s.Pending(ctx)
 	if err != nil || len(pending) != guid {
