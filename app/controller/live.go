@@ -30,12 +30,13 @@ type run struct {
 	cancel     context.CancelFunc
 	checkRunID int64
 
-	mu     sync.Mutex
-	phase  string
-	shown  time.Time // when progress was last asked to be posted
-	fault  *wire.Fault
-	stdout tail
-	stderr tail
+	mu      sync.Mutex
+	phase   string
+	running bool      // whether it was shown that the job runs
+	shown   time.Time // when progress was last asked to be posted
+	fault   *wire.Fault
+	stdout  tail
+	stderr  tail
 }
 
 // freezing registers the freezing of a session, so that stop cancels it. It is
@@ -124,9 +125,12 @@ func (r *run) event(e wire.Event, now time.Time) bool {
 		return false
 	}
 	r.phase = clip(e.Phase)
-	if now.Sub(r.shown) < progressEvery {
+	// Most time passes while the job runs: that it does is shown at once.
+	running := e.Phase == wire.PhaseRun && !r.running
+	if !running && now.Sub(r.shown) < progressEvery {
 		return false
 	}
+	r.running = r.running || running
 	r.shown = now
 	return true
 }
