@@ -48,7 +48,7 @@ outbox: DIR/outbox
 allowedUids: [UID]
 proofArguments: true
 repositories: [octo-org/*]
-ceilings: {wallSeconds: 60, cpuSeconds: 60, memoryBytes: 536870912, processes: 64, workspaceBytes: 67108864, outputBytes: 65536}
+ceilings: {wallSeconds: 600, cpuSeconds: 600, memoryBytes: 536870912, processes: 64, workspaceBytes: 67108864, outputBytes: 65536}
 capabilityLifetimeSeconds: 120
 cgroupParent: /underwrite-test-PID
 profiles:
@@ -57,7 +57,7 @@ profiles:
     environment: {LANG: C.UTF-8, PATH: "/usr/bin:/bin"}
     root: host
     cpus: 1
-    limits: {wallSeconds: 20, cpuSeconds: 20, memoryBytes: 268435456, processes: 64, workspaceBytes: 8388608, outputBytes: 4096}
+    limits: {wallSeconds: 300, cpuSeconds: 300, memoryBytes: 268435456, processes: 64, workspaceBytes: 8388608, outputBytes: 4096}
 `
 
 func (s *site) path(elem ...string) string {

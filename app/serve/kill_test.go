@@ -90,7 +90,7 @@ state: %[1]s/state
 outbox: %[2]s
 allowedUids: [%[3]d]
 repositories: [octo-org/*]
-ceilings: {wallSeconds: 60, cpuSeconds: 60, memoryBytes: 1073741824, processes: 256, workspaceBytes: 268435456, outputBytes: 1048576}
+ceilings: {wallSeconds: 600, cpuSeconds: 600, memoryBytes: 1073741824, processes: 256, workspaceBytes: 268435456, outputBytes: 1048576}
 capabilityLifetimeSeconds: 120
 concurrency: 2
 profiles:
@@ -98,7 +98,7 @@ profiles:
     argv: [/bin/sh, run.sh]
     environment: {LANG: C.UTF-8, PATH: /usr/bin:/bin}
     root: host
-    limits: {wallSeconds: 20, cpuSeconds: 20, memoryBytes: 536870912, processes: 64, workspaceBytes: 67108864, outputBytes: 65536}
+    limits: {wallSeconds: 300, cpuSeconds: 300, memoryBytes: 536870912, processes: 64, workspaceBytes: 67108864, outputBytes: 65536}
 `, dir, s.outbox, os.Getuid()))
 	s.run("keygen", filepath.Join(dir, "key.pem"))
 	s.run("gateway", "init", "--config", conf)
