@@ -14,6 +14,8 @@ import (
 
 	"underwrite/app/hubsim"
 	"underwrite/app/stage"
+	"underwrite/handlers/checks"
+	"underwrite/runner/wire"
 )
 
 const (
@@ -211,8 +213,30 @@ func (d *demo) show(report Report) error {
 	if err := report.Table(d.Out); err != nil {
 		return err
 	}
+	if err := showAttempts(d.Out, report.PullRequests[2]); err != nil {
+		return err
+	}
 	fmt.Fprintf(d.Out, "\nEvidence, keys and logs are in %s. To verify the first receipt offline:\n\n  %s\n",
 		d.Dir, d.howToVerify(report.PullRequests[0]))
+	return nil
+}
+
+// showAttempts prints what the curious pull request tried, from its signed
+// standard output.
+func showAttempts(w io.Writer, r Result) error {
+	if r.EvidenceDir == "" {
+		return nil
+	}
+	stdout, err := os.ReadFile(filepath.Join(r.EvidenceDir, wire.StdoutFile))
+	if err != nil {
+		return fmt.Errorf("standard output of #%d: %w", r.Number, err)
+	}
+	fmt.Fprintf(w, "\nWhat #%d tried in the sandbox, from its signed output:\n\n", r.Number)
+	for line := range strings.Lines(string(stdout)) {
+		if strings.Contains(line, ": denied (") || strings.Contains(line, ": REACHED ") {
+			fmt.Fprint(w, "  ", checks.Visible(line, true))
+		}
+	}
 	return nil
 }
 

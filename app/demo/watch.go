@@ -73,9 +73,9 @@ func (w *watcher) checkRun(run hubsim.CheckRun) {
 	}
 }
 
-// seconds is how long the pull request with this head took.
+// seconds is how long the pull request with this head took, to the millisecond.
 func (w *watcher) seconds(head string) float64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.ended[head].Sub(w.opened[head]).Seconds()
+	return w.ended[head].Sub(w.opened[head]).Round(time.Millisecond).Seconds()
 }
