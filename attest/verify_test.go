@@ -321,6 +321,31 @@ func TestSignatureComesBeforeParsing(t *testing.T) {
 	if _, err := VerifyCapability(envelope, e, verifierFor(t, key), testNow); !errors.Is(err, ErrPayload) {
 		t.Errorf("signed: %v", err)
 	}
+	e.SignerID = "https://gateway.example.com/hosts/two"
+	if _, err := VerifyCapability(envelope, e, verifierFor(t, key), testNow); !errors.Is(err, ErrSigner) {
+		t.Errorf("signed by another than the expected one: %v", err)
+	}
+}
+
+// Capability and receipt have the same signer, although both keys are trusted.
+func TestReceiptOfAnotherSigner(t *testing.T) {
+	one, two := newKey(t), newKey(t)
+	verify, err := NewVerifier(TrustedKey{testSigner, &one.PublicKey}, TrustedKey{"https://gateway.example.com/hosts/two", &two.PublicKey})
+	if err != nil {
+		t.Fatal(err)
+	}
+	capability, receipt := newForgery(t, one).envelopes(t)
+	if _, err := VerifyReceipt(capability, receipt, testExpectation(), verify, testNow); err != nil {
+		t.Fatalf("both by one: %v", err)
+	}
+	otherCapability, otherReceipt := newForgery(t, two).envelopes(t)
+	for name, pair := range map[string][2][]byte{
+		"receipt": {capability, otherReceipt}, "capability": {otherCapability, receipt}, "both": {otherCapability, otherReceipt},
+	} {
+		if _, err := VerifyReceipt(pair[0], pair[1], testExpectation(), verify, testNow); !errors.Is(err, ErrSigner) {
+			t.Errorf("%s by two: %v, want ErrSigner", name, err)
+		}
+	}
 }
 
 func TestVerifierThatNamesNobody(t *testing.T) {

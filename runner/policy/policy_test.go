@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"underwrite/attest"
+	"underwrite/runner/quarantine"
 	"underwrite/runner/sandbox"
 )
 
@@ -334,4 +336,16 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("accepted %+v", c)
 		}
 	})
+}
+
+// TestSandboxPolicyDefinesTheOutput: the one output ref and the prerequisites
+// that a verifier allows stand in the document that the executor is named by.
+func TestSandboxPolicyDefinesTheOutput(t *testing.T) {
+	var doc struct{ OutputRef, OutputPrerequisites string }
+	if err := json.Unmarshal(SandboxPolicy(), &doc); err != nil {
+		t.Fatal(err)
+	}
+	if doc.OutputRef != quarantine.OutputRef || doc.OutputPrerequisites != "none" {
+		t.Errorf("the policy says %+v, the quarantine accepts %s without prerequisites", doc, quarantine.OutputRef)
+	}
 }

@@ -4,8 +4,7 @@ import "strings"
 
 // CheckDirectory requires cwd, a normalized repository-relative path, to be a
 // real directory of the tree, with no symbolic link in it. It returns a
-// *RefusedError. Callers check it before they reserve an execution's number:
-// the job could never start.
+// *RefusedError: the job could never start.
 func (t *Tree) CheckDirectory(cwd string) error {
 	if cwd == "." {
 		return nil
