@@ -142,6 +142,8 @@ func (a *attempt) decide(ctx context.Context) wire.Outcome {
 		return a.resume()
 	case errors.Is(err, ledger.ErrChallenge):
 		return a.announce(&fault{wire.Fault{Kind: wire.FaultPolicy}, "the session's challenge was already used by another request"})
+	case errors.Is(err, ledger.ErrHeld): // if that one is released, this one can still run
+		return retry(err)
 	case err != nil:
 		return retry(fmt.Errorf("%w: %w", errUnknown, err))
 	case a.refused != nil:

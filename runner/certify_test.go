@@ -118,3 +118,32 @@ func TestPin(t *testing.T) {
 		})
 	}
 }
+
+// TestHeldChallenge: a request that meets its challenge in the hands of one
+// whose job has not started is not told failed, for it can still run if that
+// one is released. Once the other has started, it is.
+func TestHeldChallenge(t *testing.T) {
+	in, h := newHarness(t)
+	first := in.request(t, h.Broker, 1, nil)
+	second := in.request(t, h.Broker, 1, func(r *attest.Request) { r.Action.Seq = 2 })
+	other := openHarness(t, in)
+	input := in.input(second)
+	input.EvidenceDir += "2"
+	mount := h.Mount
+	h.Mount = func(string, int64) error { // the first is preparing, and then released
+		if o := other.Execute(t.Context(), input); o.Status != wire.Retry {
+			t.Errorf("while the first prepares: %+v", o)
+		}
+		return errors.New("no mount")
+	}
+	if o := h.Execute(t.Context(), in.input(first)); o.Status != wire.Retry {
+		t.Fatalf("first: %+v", o)
+	}
+	if o := other.Execute(t.Context(), input); o.Status != wire.Complete {
+		t.Errorf("after the release: %+v", o)
+	}
+	h.Mount = mount
+	if o := h.Execute(t.Context(), in.input(first)); o.Status != wire.Failed || h.runtime.starts != 0 {
+		t.Errorf("the first again, after the second ran: %+v", o)
+	}
+}

@@ -35,6 +35,7 @@ var (
 	ErrNotFound  = errors.New("execution is not in the ledger")
 	ErrReserved  = errors.New("replay identity is already reserved")
 	ErrChallenge = errors.New("challenge was already used in this session by another request")
+	ErrHeld      = errors.New("challenge is held by another request whose job has not started")
 	ErrState     = errors.New("execution is not in the expected state")
 	ErrCorrupt   = errors.New("ledger row does not match its digests")
 	ErrMissing   = errors.New("there is no ledger here")
@@ -167,7 +168,8 @@ func (l *Ledger) Close() error { return l.db.Close() }
 
 // Reserve inserts a row in state Preparing. ErrReserved means that the replay
 // identity has a row already, ErrChallenge that another identity used the
-// session's challenge. A crash right after leaves a row for Leftovers.
+// session's challenge, ErrHeld that another one holds it and may yet be
+// released. A crash right after leaves a row for Leftovers.
 func (l *Ledger) Reserve(ctx context.Context, r Reservation, now time.Time) error {
 	return l.insert(ctx, r, Preparing, Failure{}, now)
 }
@@ -185,7 +187,7 @@ func (l *Ledger) insert(ctx context.Context, r Reservation, s State, f Failure, 
 		r.ReplayKey, r.SessionID, r.Challenge, r.RequestSHA256, s, nullable(f.Reason), nullable(string(f.Fault)), now.UnixMicro())
 	var e *sqlite.Error
 	if errors.As(err, &e) && (e.Code() == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY || e.Code() == sqlite3.SQLITE_CONSTRAINT_UNIQUE) {
-		return l.conflict(ctx, r.ReplayKey)
+		return l.conflict(ctx, r)
 	}
 	if err != nil {
 		return fmt.Errorf("reserve execution: %w", err)
@@ -195,15 +197,21 @@ func (l *Ledger) insert(ctx context.Context, r Reservation, s State, f Failure, 
 
 // conflict tells which of the two keys was taken: an insert that violates both
 // reports either.
-func (l *Ledger) conflict(ctx context.Context, key string) error {
-	var n int
-	if err := l.db.QueryRowContext(ctx, `SELECT count(*) FROM executions WHERE replay_key = $1`, key).Scan(&n); err != nil {
+func (l *Ledger) conflict(ctx context.Context, r Reservation) error {
+	var own, started int
+	err := l.db.QueryRowContext(ctx, `SELECT count(*) FILTER (WHERE replay_key = $1),
+		count(*) FILTER (WHERE session_id = $2 AND challenge = $3 AND state NOT IN ('preparing', 'ready'))
+		FROM executions WHERE replay_key = $1 OR session_id = $2 AND challenge = $3`,
+		r.ReplayKey, r.SessionID, r.Challenge).Scan(&own, &started)
+	switch {
+	case err != nil:
 		return fmt.Errorf("reserve execution: %w", err)
-	}
-	if n == 1 {
+	case own == 1:
 		return ErrReserved
+	case started == 1:
+		return ErrChallenge
 	}
-	return ErrChallenge
+	return ErrHeld // or just released
 }
 
 // SetReady stores the signed capability: preparing → ready.

@@ -141,18 +141,23 @@ func TestCompleteReadsBack(t *testing.T) {
 }
 
 func TestUniqueness(t *testing.T) {
-	for _, s := range []State{Preparing, Executing, Complete, Failed} {
+	// What was not started may be released, and then its challenge is free.
+	for s, want := range map[State]error{
+		Preparing: ErrHeld, Ready: ErrHeld, Executing: ErrChallenge, Complete: ErrChallenge, Failed: ErrChallenge,
+	} {
 		t.Run(string(s), func(t *testing.T) {
 			l := newLedger(t)
 			bring(t, l, "a", s)
-			if err := l.Reserve(t.Context(), reservation("a", "b"), now); !errors.Is(err, ErrReserved) {
-				t.Errorf("same identity: %v, want ErrReserved", err)
+			for _, challenge := range []string{"a", "b"} {
+				if err := l.Reserve(t.Context(), reservation("a", challenge), now); !errors.Is(err, ErrReserved) {
+					t.Errorf("same identity, challenge %s: %v, want ErrReserved", challenge, err)
+				}
 			}
-			if err := l.Reserve(t.Context(), reservation("b", "a"), now); !errors.Is(err, ErrChallenge) {
-				t.Errorf("same challenge: %v, want ErrChallenge", err)
+			if err := l.Reserve(t.Context(), reservation("b", "a"), now); !errors.Is(err, want) {
+				t.Errorf("same challenge: %v, want %v", err, want)
 			}
-			if err := l.Refuse(t.Context(), reservation("b", "a"), Failure{Reason: "x"}, now); !errors.Is(err, ErrChallenge) {
-				t.Errorf("same challenge refused: %v, want ErrChallenge", err)
+			if err := l.Refuse(t.Context(), reservation("b", "a"), Failure{Reason: "x"}, now); !errors.Is(err, want) {
+				t.Errorf("same challenge refused: %v, want %v", err, want)
 			}
 			other := reservation("b", "a")
 			other.SessionID = "other"
