@@ -202,6 +202,7 @@ func TestGateRefuses(t *testing.T) {
 		{"memory", fault(sandbox.FaultMemory, 9, 9), wire.FaultMemory, "out of memory"},
 		{"processes", fault(sandbox.FaultProcesses, 64, 64), wire.FaultProcesses, "too many processes"},
 		{"workspace", fault(sandbox.FaultWorkspace, 9, 9), wire.FaultWorkspace, "the workspace is full"},
+		{"files", fault(sandbox.FaultFiles, 16384, 16384), wire.FaultWorkspace, "the workspace is full: the limit is 16384 files, directories and links"},
 		{"output", fault(sandbox.FaultOutput, 1001, 1000), wire.FaultOutput, "too much output"},
 		{"signal", fault(sandbox.FaultSignal, 11, 0), wire.FaultSignal, "killed by signal 11 (SIGSEGV)"},
 		{"fault beside an exit", set(func(r *sandbox.Result) { r.Fault = sandbox.FaultMemory }), wire.FaultMemory, "out of memory"},

@@ -324,6 +324,11 @@ func limitFault(r sandbox.Result) *fault {
 		reason = fmt.Sprintf("too many processes and threads: the limit is %d", r.Limit)
 	case sandbox.FaultWorkspace:
 		reason = fmt.Sprintf("the workspace is full: the limit is %d bytes", r.Limit)
+	case sandbox.FaultFiles:
+		return &fault{
+			wire.Fault{Kind: wire.FaultWorkspace, Detail: wire.DetailFiles, Measured: r.Measured, Limit: r.Limit},
+			fmt.Sprintf("the workspace is full: the limit is %d files, directories and links", r.Limit),
+		}
 	case sandbox.FaultOutput:
 		reason = fmt.Sprintf("too much output: the limit is %d bytes", r.Limit)
 	case sandbox.FaultSignal:

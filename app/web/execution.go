@@ -208,6 +208,8 @@ func limits(r checks.Report, e *store.Evidence) []limitRow {
 			used = size(e.Stdout.Bytes + e.Stderr.Bytes)
 		case e != nil:
 			used = "within the limit"
+		case r.Fault.Kind == x.kind && r.Fault.Detail == wire.DetailFiles:
+			used = fmt.Sprintf("exceeded: %d files", r.Fault.Measured)
 		case r.Fault.Kind == x.kind && r.Fault.Measured > 0:
 			used = "exceeded: " + x.unit(r.Fault.Measured)
 		case r.Fault.Kind == x.kind:

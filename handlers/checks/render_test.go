@@ -54,6 +54,7 @@ func TestRenderVerdicts(t *testing.T) {
 		{"CPU without a limit in the fault", faulted("cpu", wire.Fault{}), "completed", TimedOut, "timed out after 10 s (CPU limit)"},
 		{"memory", faulted("memory", wire.Fault{}), "completed", Failure, "out of memory (limit 512 MiB)"},
 		{"processes", faulted("processes", wire.Fault{Limit: 8}), "completed", Failure, "too many processes (limit 8)"},
+		{"files", faulted("workspace", wire.Fault{Detail: wire.DetailFiles, Measured: 16384, Limit: 16384}), "completed", Failure, "workspace full (limit 16384 files)"},
 		{"workspace", faulted("workspace", wire.Fault{}), "completed", Failure, "workspace full (limit 64 MiB)"},
 		{"output", faulted("output", wire.Fault{}), "completed", Failure, "too much output (limit 1000 bytes)"},
 		{"signal", faulted("signal", wire.Fault{Measured: 9}), "completed", Failure, "killed by signal 9 (killed)"},

@@ -84,6 +84,9 @@ func judgeFault(r Report) verdict {
 	case wire.FaultProcesses:
 		return completed(Failure, "too many processes (limit %d)", limitOr(f, r.Limits.Processes))
 	case wire.FaultWorkspace:
+		if f.Detail == wire.DetailFiles {
+			return completed(Failure, "workspace full (limit %d files)", f.Limit)
+		}
 		return completed(Failure, "workspace full (limit %s)", Size(limitOr(f, r.Limits.WorkspaceBytes)))
 	case wire.FaultOutput:
 		return completed(Failure, "too much output (limit %s)", Size(limitOr(f, r.Limits.OutputBytes)))

@@ -202,7 +202,7 @@ func TestSweep(t *testing.T) {
 			t.Errorf("Sweep removed what it must not: %v", err)
 		}
 	}
-	if _, _, err := WorkspaceUse(mine); err != nil || !isMount(t, mine) {
+	if _, err := MeasureWorkspace(mine); err != nil || !isMount(t, mine) {
 		t.Errorf("Sweep unmounted a living workspace: %v", err)
 	}
 }

@@ -63,6 +63,7 @@ const (
 	FaultMemory    FaultKind = "memory"    // bytes
 	FaultProcesses FaultKind = "processes" // tasks
 	FaultWorkspace FaultKind = "workspace" // bytes
+	FaultFiles     FaultKind = "files"     // the workspace has room for bytes, but for no more files
 	FaultOutput    FaultKind = "output"    // bytes
 	FaultSignal    FaultKind = "signal"    // Measured is the signal number
 	FaultCancelled FaultKind = "cancelled" // the context was cancelled

@@ -198,13 +198,3 @@ func GiveWorkspace(dir string) error {
 	}
 	return nil
 }
-
-// WorkspaceUse returns how many bytes the workspace holds, and whether it has
-// no room left for another byte or another file.
-func WorkspaceUse(dir string) (bytes int64, full bool, err error) {
-	var st unix.Statfs_t
-	if err := unix.Statfs(dir, &st); err != nil {
-		return 0, false, fmt.Errorf("workspace %s: %w", dir, err)
-	}
-	return int64(st.Blocks-st.Bfree) * st.Bsize, st.Bfree == 0 || st.Ffree == 0, nil
-}

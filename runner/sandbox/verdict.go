@@ -20,8 +20,8 @@ type Facts struct {
 	ProcessDenials int64 // tasks refused at the processes limit
 	ProcessPeak    int64 // tasks
 
-	WorkspaceFull bool  // no free block or inode at the end
-	WorkspacePeak int64 // bytes
+	Workspace     WorkspaceUse // at the end
+	WorkspacePeak int64        // bytes
 
 	OutputBytes int64 // produced, kept or not
 
@@ -57,8 +57,10 @@ func Judge(f Facts, l attest.Limits) Verdict {
 		return Verdict{FaultCPU, seconds(f.CPU), l.CPUSeconds}
 	case f.Elapsed > wall || f.Killed == FaultWall:
 		return Verdict{FaultWall, seconds(f.Elapsed), l.WallSeconds}
-	case f.WorkspaceFull:
+	case f.Workspace.Full:
 		return Verdict{FaultWorkspace, f.WorkspacePeak, l.WorkspaceBytes}
+	case f.Workspace.NoFiles:
+		return Verdict{FaultFiles, f.Workspace.Files, f.Workspace.Files}
 	case f.Signal != 0:
 		return Verdict{FaultSignal, int64(f.Signal), 0}
 	}

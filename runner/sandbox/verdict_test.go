@@ -28,7 +28,9 @@ func TestJudge(t *testing.T) {
 		{"memory", Facts{OOMKills: 1, MemoryPeak: 1 << 20}, Verdict{FaultMemory, 1 << 20, 1 << 20}},
 		{"memory, peak read a little low", Facts{OOMKills: 1, MemoryPeak: 1000}, Verdict{FaultMemory, 1 << 20, 1 << 20}},
 		{"processes", Facts{ProcessDenials: 3, ProcessPeak: 8}, Verdict{FaultProcesses, 8, 8}},
-		{"workspace", Facts{WorkspaceFull: true, WorkspacePeak: 4096}, Verdict{FaultWorkspace, 4096, 4096}},
+		{"workspace", Facts{Workspace: WorkspaceUse{Full: true}, WorkspacePeak: 4096}, Verdict{FaultWorkspace, 4096, 4096}},
+		{"files", Facts{Workspace: WorkspaceUse{NoFiles: true, Files: 7}, WorkspacePeak: 100}, Verdict{FaultFiles, 7, 7}},
+		{"neither bytes nor files left", Facts{Workspace: WorkspaceUse{Full: true, NoFiles: true, Files: 7}, WorkspacePeak: 4096}, Verdict{FaultWorkspace, 4096, 4096}},
 		{"output by a byte", Facts{OutputBytes: 101}, Verdict{FaultOutput, 101, 100}},
 		{"signal", Facts{Signal: 11}, Verdict{FaultSignal, 11, 0}},
 		{"cancelled", Facts{Killed: FaultCancelled}, Verdict{Kind: FaultCancelled}},
@@ -39,7 +41,7 @@ func TestJudge(t *testing.T) {
 		{"processes explain the hang", Facts{ProcessDenials: 1, ProcessPeak: 8, Killed: FaultWall, Elapsed: 11 * time.Second}, Verdict{FaultProcesses, 8, 8}},
 		{"cpu explains the kill", Facts{Killed: FaultCPU, CPU: 6 * time.Second, Signal: 9}, Verdict{FaultCPU, 6, 5}},
 		{"output explains the broken pipe", Facts{Killed: FaultOutput, OutputBytes: 200, Signal: 13}, Verdict{FaultOutput, 200, 100}},
-		{"a full workspace explains the signal", Facts{WorkspaceFull: true, WorkspacePeak: 4096, Signal: 7}, Verdict{FaultWorkspace, 4096, 4096}},
+		{"a full workspace explains the signal", Facts{Workspace: WorkspaceUse{Full: true}, WorkspacePeak: 4096, Signal: 7}, Verdict{FaultWorkspace, 4096, 4096}},
 		{"a cancelled run is not called slow", Facts{Killed: FaultCancelled, Elapsed: 11 * time.Second}, Verdict{Kind: FaultCancelled}},
 	}
 	for _, tt := range tests {

@@ -48,4 +48,24 @@ func UnmountWorkspace(dir string) error {
 	return nil
 }
 
+// WorkspaceUse is what a workspace holds.
+type WorkspaceUse struct {
+	Bytes   int64
+	Files   int64 // with directories and links
+	Full    bool  // there is no room for another byte
+	NoFiles bool  // there is no room for another file
+}
+
+// MeasureWorkspace returns what the workspace mounted on dir holds now.
+func MeasureWorkspace(dir string) (WorkspaceUse, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return WorkspaceUse{}, fmt.Errorf("workspace %s: %w", dir, err)
+	}
+	return WorkspaceUse{
+		Bytes: int64(st.Blocks-st.Bfree) * st.Bsize, Files: int64(st.Files - st.Ffree),
+		Full: st.Bfree == 0, NoFiles: st.Ffree == 0,
+	}, nil
+}
+
 var pageSize = int64(os.Getpagesize())

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -44,15 +45,29 @@ func TestMountWorkspace(t *testing.T) {
 	if err := unix.Statfs(dir, &fs); err != nil || fs.Flags&(unix.ST_NOSUID|unix.ST_NODEV) != unix.ST_NOSUID|unix.ST_NODEV {
 		t.Errorf("flags %#x, %v", fs.Flags, err)
 	}
-	if bytes, full, err := WorkspaceUse(dir); bytes != 0 || full || err != nil {
-		t.Errorf("empty workspace: %d bytes, full %v, %v", bytes, full, err)
+	if use, err := MeasureWorkspace(dir); use != (WorkspaceUse{Files: 1}) || err != nil { // its root
+		t.Errorf("empty workspace: %+v, %v", use, err)
 	}
 	err := os.WriteFile(filepath.Join(dir, "big"), make([]byte, limit), 0o644)
 	if !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("writing more than the limit = %v, want ENOSPC", err)
 	}
-	if bytes, full, err := WorkspaceUse(dir); bytes > limit || !full || err != nil {
-		t.Errorf("full workspace: %d bytes, full %v, %v", bytes, full, err)
+	if use, err := MeasureWorkspace(dir); use.Bytes > limit || !use.Full || use.NoFiles || err != nil {
+		t.Errorf("full workspace: %+v, %v", use, err)
+	}
+}
+
+func TestWorkspaceWithoutFilesLeft(t *testing.T) {
+	dir := mounted(t, 1<<20)
+	var err error
+	for i := 0; err == nil; i++ {
+		err = os.Symlink("x", filepath.Join(dir, strconv.Itoa(i)))
+	}
+	if !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("one file too many = %v, want ENOSPC", err)
+	}
+	if use, err := MeasureWorkspace(dir); use.Full || !use.NoFiles || use.Files != minInodes || err != nil {
+		t.Errorf("workspace of %d files: %+v, %v", minInodes, use, err)
 	}
 }
 

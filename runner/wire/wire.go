@@ -86,6 +86,10 @@ const (
 	FaultExpired   = "expired"
 )
 
+// DetailFiles is the Detail of a FaultWorkspace whose Measured and Limit are
+// files, directories and links, not bytes.
+const DetailFiles = "files"
+
 // Fault kinds beside those of the sandbox.
 const (
 	FaultRefusedInput      = "refused-input"      // hostile or unsupported tree, too large

@@ -244,12 +244,12 @@ func (r *run) sample() error {
 func (r *run) measure() error {
 	cpu, err1 := r.cgroup.CPUTime()
 	memory, err2 := r.cgroup.MemoryPeak()
-	bytes, full, err3 := sandbox.WorkspaceUse(r.spec.Workspace)
+	use, err3 := sandbox.MeasureWorkspace(r.spec.Workspace)
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return fmt.Errorf("measure the job: %w", err)
 	}
 	r.facts.MemoryPeak = memory
-	r.facts.WorkspacePeak, r.facts.WorkspaceFull = max(r.facts.WorkspacePeak, bytes), full
+	r.facts.WorkspacePeak, r.facts.Workspace = max(r.facts.WorkspacePeak, use.Bytes), use
 	r.facts.OutputBytes = r.capture.Produced()
 	if !r.launched.IsZero() && !r.cpuFinal {
 		r.facts.CPU = cpu - r.cpuBefore

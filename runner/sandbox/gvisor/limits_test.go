@@ -142,7 +142,9 @@ func TestWorkspaceLimit(t *testing.T) {
 	t.Run("too many files", func(t *testing.T) {
 		b := newBox(t, python, "-I", "-c", "try:\n  for i in range(10**6): open(str(i), 'x').close()\nexcept OSError: pass")
 		b.spec.Limits.WallSeconds, b.spec.Limits.CPUSeconds = 600, 600 // it is about files
-		b.faults(sandbox.FaultWorkspace)
+		if res := b.faults(sandbox.FaultFiles); res.Measured != res.Limit || res.Limit != 1<<14 {
+			t.Errorf("Run = %+v", res)
+		}
 	})
 }
 
