@@ -11,6 +11,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -34,14 +36,19 @@ func TestMain(m *testing.M) {
 type site struct {
 	dir     string
 	binary  string
+	cgroup  string // parent of its jobs' cgroups, below the root of each hierarchy
 	frozen  *freeze.Frozen
 	profile attest.Profile
 	seq     int64
+	input   func() (string, error) // the frozen head's tree
 }
+
+// siteSigner is the signer in siteConfig.
+const siteSigner = "urn:underwrite:signer:example"
 
 const siteConfig = `version: 1
 deployment: example
-signer: urn:underwrite:signer:example
+signer: ` + siteSigner + `
 key: DIR/key.pem
 state: DIR/state
 outbox: DIR/outbox
@@ -50,7 +57,7 @@ proofArguments: true
 repositories: [octo-org/*]
 ceilings: {wallSeconds: 600, cpuSeconds: 600, memoryBytes: 536870912, processes: 64, workspaceBytes: 67108864, outputBytes: 65536}
 capabilityLifetimeSeconds: 120
-cgroupParent: /underwrite-test-PID
+cgroupParent: CGROUP
 profiles:
   shell:
     argv: [/bin/sh]
@@ -64,7 +71,20 @@ func (s *site) path(elem ...string) string {
 	return filepath.Join(append([]string{s.dir}, elem...)...)
 }
 
+// sites counts them, to give each its own cgroups.
+var sites atomic.Int64
+
 func newSite(t *testing.T) *site {
+	t.Helper()
+	s := newSiteOf(t, siteConfig)
+	s.profile = s.profileOf(t, "shell")
+	s.freeze(t, func(string) error { return nil })
+	return s
+}
+
+// newSiteOf installs a gateway with this configuration, in which DIR, UID and
+// CGROUP stand for what is the site's own.
+func newSiteOf(t *testing.T, config string) *site {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		if os.Getenv("CI") == "true" {
@@ -72,17 +92,21 @@ func newSite(t *testing.T) *site {
 		}
 		t.Skip("sandboxes need root")
 	}
-	s := &site{dir: t.TempDir(), binary: apptest.Binary(t)}
-	text := strings.NewReplacer("DIR", s.dir, "UID", fmt.Sprint(os.Getuid()), "PID", fmt.Sprint(os.Getpid())).Replace(siteConfig)
+	s := &site{dir: t.TempDir(), binary: apptest.Binary(t), cgroup: fmt.Sprintf("/underwrite-test-%d-%d", os.Getpid(), sites.Add(1))}
+	s.input = sync.OnceValues(s.inputTree)
+	text := strings.NewReplacer("DIR", s.dir, "UID", fmt.Sprint(os.Getuid()), "CGROUP", s.cgroup).Replace(config)
 	must(t, os.WriteFile(s.path("gateway.yaml"), []byte(text), 0o600))
 	s.command(t, "keygen", s.path("key.pem"))
 	s.command(t, "gateway", "init", "--config", s.path("gateway.yaml"))
-	var err error
-	s.profile, err = attest.ParseProfile(s.command(t, "gateway", "profile", "shell", "--config", s.path("gateway.yaml")))
-	must(t, err)
-	s.freeze(t)
 	t.Cleanup(func() { s.checkClean(t) })
 	return s
+}
+
+func (s *site) profileOf(t *testing.T, name string) attest.Profile {
+	t.Helper()
+	p, err := attest.ParseProfile(s.command(t, "gateway", "profile", name, "--config", s.path("gateway.yaml")))
+	must(t, err)
+	return p
 }
 
 func must(t testing.TB, err error) {
@@ -105,27 +129,19 @@ func (s *site) command(t *testing.T, args ...string) []byte {
 	return out
 }
 
-func (s *site) freeze(t *testing.T) {
+// freeze freezes a repository of two commits. add puts more into the second.
+func (s *site) freeze(t *testing.T, add func(repo string) error) {
 	t.Helper()
 	repo := s.path("repo")
 	must(t, os.Mkdir(repo, 0o755))
-	git := func(args ...string) {
-		t.Helper()
-		cmd := exec.Command("git", args...)
-		cmd.Dir = repo
-		cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + s.dir, "GIT_CONFIG_NOSYSTEM=1",
-			"GIT_AUTHOR_NAME=Mona", "GIT_AUTHOR_EMAIL=mona@example.com", "GIT_COMMITTER_NAME=Mona", "GIT_COMMITTER_EMAIL=mona@example.com"}
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("git %v: %v\n%s", args, err, out)
-		}
-	}
-	git("init", "-q", "-b", "main")
+	must(t, git(repo, "init", "-q", "-b", "main"))
 	must(t, os.WriteFile(filepath.Join(repo, "README.md"), []byte("hello\n"), 0o644))
-	git("add", ".")
-	git("commit", "-q", "-m", "base")
+	must(t, git(repo, "add", "."))
+	must(t, git(repo, "commit", "-q", "-m", "base"))
 	must(t, os.WriteFile(filepath.Join(repo, "tool"), []byte("#!/bin/sh\n"), 0o755))
-	git("add", ".")
-	git("commit", "-q", "-m", "head")
+	must(t, add(repo))
+	must(t, git(repo, "add", "."))
+	must(t, git(repo, "commit", "-q", "-m", "head"))
 	must(t, os.Mkdir(s.path("frozen"), 0o700))
 	var err error
 	s.frozen, err = freeze.Local(t.Context(), repo, "HEAD~1", "HEAD", "octo-org/hello", 1, s.path("frozen"), freeze.DefaultLimits)
@@ -160,8 +176,8 @@ func (s *site) checkClean(t *testing.T) {
 	if len(left) > 0 {
 		t.Errorf("scratch holds %v", left)
 	}
-	parents, _ := filepath.Glob("/sys/fs/cgroup/*/underwrite-test-" + fmt.Sprint(os.Getpid()))
-	unified, _ := filepath.Glob("/sys/fs/cgroup/underwrite-test-" + fmt.Sprint(os.Getpid()))
+	parents, _ := filepath.Glob("/sys/fs/cgroup/*" + s.cgroup)
+	unified, _ := filepath.Glob("/sys/fs/cgroup" + s.cgroup)
 	for _, parent := range append(parents, unified...) {
 		jobs, err := filepath.Glob(filepath.Join(parent, "*", "cgroup.procs"))
 		must(t, err)
@@ -216,8 +232,8 @@ func (s *site) outcome(t *testing.T, cmd *exec.Cmd, stdout *bytes.Buffer) wire.O
 	return o
 }
 
-// verify validates evidence against an expectation that is derived from the
-// source bundle, the output bundle and the streams alone.
+// verify validates evidence against an expectation that is derived from our own
+// request, the source bundle, the output bundle and the streams alone.
 func (s *site) verify(t *testing.T, request []byte, dir string) (stdout string, v *attest.VerifiedReceipt) {
 	t.Helper()
 	read := func(name string) []byte {
@@ -233,14 +249,20 @@ func (s *site) verify(t *testing.T, request []byte, dir string) (stdout string, 
 	}
 	key, err := attest.ParsePublicKeyPEM(readFile(t, s.path("key.pub.pem")))
 	must(t, err)
-	verify, err := attest.NewVerifier(attest.TrustedKey{SignerID: s.profile.SignerID, Key: key})
+	verify, err := attest.NewVerifier(attest.TrustedKey{SignerID: siteSigner, Key: key})
 	must(t, err)
-	output := s.outputBundle(t, dir)
+	input, err := s.input()
+	must(t, err)
+	limits := treeLimits
+	limits.WorkspaceBytes = max(limits.WorkspaceBytes, r.Profile.Sandbox.Limits.WorkspaceBytes)
+	limits.BlobBytes = limits.WorkspaceBytes
+	output, err := quarantine.VerifyOutput(t.Context(), filepath.Join(dir, wire.OutputFile), t.TempDir(), nil, limits)
+	must(t, err)
 	out, errs := read(wire.StdoutFile), read(wire.StderrFile)
 	v, err = attest.VerifyReceipt(read(wire.CapabilityFile), read(wire.ReceiptFile), attest.ExpectedReceipt{
 		Expected: attest.Expected{
-			SignerID: s.profile.SignerID, ExecutorID: s.profile.ExecutorID, SessionID: r.SessionID, Challenge: r.Challenge,
-			Target: s.frozen.Target, Action: r.Action, Job: r.Profile.Job, InputTree: s.inputTree(t), Sandbox: s.profile.Sandbox,
+			SignerID: siteSigner, ExecutorID: s.profile.ExecutorID, SessionID: r.SessionID, Challenge: r.Challenge,
+			Target: s.frozen.Target, Action: r.Action, Job: r.Profile.Job, InputTree: input, Sandbox: r.Profile.Sandbox,
 		},
 		OutputTree: output.GitTree, OutputBundle: output, ExitCode: r.Profile.ExitCode,
 		Stdout: attest.Stream{SHA256: attest.SHA256Hex(out), Bytes: int64(len(out))},
@@ -262,22 +284,19 @@ var treeLimits = quarantine.Limits{
 	PathBytes: gittree.MaxPathBytes, TotalPathBytes: gittree.MaxTotalPathBytes,
 }
 
-func (s *site) inputTree(t *testing.T) string {
-	t.Helper()
-	src, err := quarantine.ImportSource(t.Context(), filepath.Join(t.TempDir(), "git"), s.frozen.BundlePath, s.frozen.Target, treeLimits)
-	must(t, err)
-	tree, err := src.Walk(t.Context(), s.frozen.Target.HeadSHA, treeLimits)
-	must(t, err)
-	id, err := src.GitTree(t.Context(), tree)
-	must(t, err)
-	return id
-}
-
-func (s *site) outputBundle(t *testing.T, dir string) attest.Bundle {
-	t.Helper()
-	b, err := quarantine.VerifyOutput(t.Context(), filepath.Join(dir, wire.OutputFile), t.TempDir(), nil, treeLimits)
-	must(t, err)
-	return b
+// inputTree derives the frozen head's tree from the source bundle.
+func (s *site) inputTree() (string, error) {
+	ctx, dir := context.Background(), s.path("imported")
+	defer os.RemoveAll(dir)
+	src, err := quarantine.ImportSource(ctx, dir, s.frozen.BundlePath, s.frozen.Target, treeLimits)
+	if err != nil {
+		return "", err
+	}
+	tree, err := src.Walk(ctx, s.frozen.Target.HeadSHA, treeLimits)
+	if err != nil {
+		return "", err
+	}
+	return src.GitTree(ctx, tree)
 }
 
 func faultOf(events []wire.Event) string {
