@@ -217,7 +217,7 @@ func TestGateRefuses(t *testing.T) {
 			return err
 		}, wire.FaultOutput, "too much output"},
 		{"runtime error", func(context.Context, sandbox.Spec, *sandbox.Result) error { return errors.New("lost the supervisor") }, wire.FaultInternal, "lost the supervisor"},
-		{"empty directory", inWorkspace(func(d string) error { return os.Mkdir(filepath.Join(d, "empty"), 0o755) }), wire.FaultUnsupportedOutput, "empty"},
+		{"empty directory", inWorkspace(func(d string) error { return os.Mkdir(filepath.Join(d, "empty"), 0o755) }), wire.FaultUnsupportedOutput, "unsupported output: empty directory: empty"},
 		{"hard link", inWorkspace(func(d string) error { return os.Link(filepath.Join(d, "made"), filepath.Join(d, "second")) }), wire.FaultUnsupportedOutput, "made"},
 		{"git metadata", inWorkspace(func(d string) error {
 			return errors.Join(os.Mkdir(filepath.Join(d, ".Git"), 0o755), os.WriteFile(filepath.Join(d, ".Git", "config"), nil, 0o644))

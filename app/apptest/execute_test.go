@@ -370,7 +370,7 @@ func TestExecuteCommandWithoutReceipt(t *testing.T) {
 		{"output", "while :; do echo xxxxxxxxxxxxxxxx; done", wire.FaultOutput, "too much output"},
 		{"workspace", "dd if=/dev/zero of=big bs=65536; exit 0", wire.FaultWorkspace, "workspace is full"},
 		{"empty-directory", "mkdir empty", wire.FaultUnsupportedOutput, "empty"},
-		{"hard-link", "ln README.md second", wire.FaultUnsupportedOutput, "unsupported output"},
+		{"hard-link", "ln README.md second", wire.FaultUnsupportedOutput, "unsupported output: hard link: README.md"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			raw := s.request(t, c.script, 0)

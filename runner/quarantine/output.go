@@ -24,16 +24,13 @@ const (
 	outputMessage  = "Underwrite execution output\n"
 )
 
-// unsupported begins the reason of everything that version 1 cannot express.
-const unsupported = "unsupported output: "
-
 // errChanged: somebody wrote to the workspace while it was packed.
 var errChanged = errors.New("workspace changed while it was packed")
 
 // PackOutput writes the deterministic output bundle of the workspace dir to
 // bundlePath (new file, fsynced) and describes it. scratch is an empty private
-// directory, and empty again afterwards. It returns a *RefusedError
-// (unsupported output) with path and kind for what version 1 cannot express.
+// directory, and empty again afterwards. It returns a *RefusedError with path
+// and kind for what version 1 cannot express.
 //
 // The tree is measured before it is packed, must come out the same in the pack,
 // and once more from the finished bundle by VerifyOutput.
@@ -65,11 +62,7 @@ func PackOutput(ctx context.Context, dir, scratch, bundlePath string, l Limits) 
 	}
 	made.GitTree = tree
 	verified, err := VerifyOutput(ctx, bundlePath, scratch, &made, l)
-	if err != nil {
-		var refused *RefusedError
-		if errors.As(err, &refused) { // what no verifier accepts was not worth making
-			err = refuse(refused.Path, "%s%s", unsupported, refused.Reason)
-		}
+	if err != nil { // what no verifier accepts was not worth making
 		return attest.Bundle{}, errors.Join(err, os.Remove(bundlePath))
 	}
 	return verified, nil
@@ -82,7 +75,7 @@ func measure(ctx context.Context, dir string, l Limits) (string, error) {
 	})
 	var fault *gittree.Error
 	if errors.As(err, &fault) && fault.Unsupported() {
-		reason := unsupported + string(fault.Kind)
+		reason := string(fault.Kind)
 		if fault.Err != nil {
 			reason += ": " + fault.Err.Error()
 		}
@@ -148,7 +141,7 @@ func (p *packer) folder(d *os.File, path string, depth int) (gittree.ID, error) 
 
 func (p *packer) entry(at int, name, path string, depth int) (e gittree.Entry, err error) {
 	if reason := badName(name); reason != "" {
-		return e, refuse(path, "%s%s", unsupported, reason)
+		return e, refuse(path, "%s", reason)
 	}
 	e.Name = name
 	var st unix.Stat_t
@@ -166,7 +159,7 @@ func (p *packer) entry(at int, name, path string, depth int) (e gittree.Entry, e
 		return e, err
 	case unix.S_IFLNK:
 		if isGitModules(name) {
-			return e, refuse(path, "%s.gitmodules is a symbolic link", unsupported)
+			return e, refuse(path, ".gitmodules is a symbolic link")
 		}
 		e.Mode = gittree.ModeLink
 		e.ID, err = p.link(at, name)
@@ -235,7 +228,7 @@ func writeBundle(path string, commit gittree.ID, body *packBody, limit int64) (b
 		return b, err
 	}
 	if b.Bytes > limit {
-		return b, refuse("", "%sbundle of %d bytes, more than %d", unsupported, b.Bytes, limit)
+		return b, refuse("", "bundle of %d bytes, more than %d", b.Bytes, limit)
 	}
 	b.SHA256 = hex.EncodeToString(h.Sum(nil))
 	if err := tmp.Sync(); err != nil {

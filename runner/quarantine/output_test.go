@@ -163,7 +163,7 @@ func TestUnsupportedOutput(t *testing.T) {
 			tt.make(t, dir)
 			_, _, err := pack(t, dir, Limits{BundleBytes: 1 << 20, WorkspaceBytes: 1000})
 			refused := mustRefuse(t, err)
-			if !strings.HasPrefix(refused.Reason, unsupported) || !strings.Contains(refused.Reason, tt.reason) || refused.Path != tt.path {
+			if !strings.Contains(refused.Reason, tt.reason) || refused.Path != tt.path {
 				t.Errorf("refused with %q at %q, want %q at %q", refused.Reason, refused.Path, tt.reason, tt.path)
 			}
 		})
