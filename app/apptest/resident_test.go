@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -24,7 +25,7 @@ import (
 // A guest is a profile of the gateway: what a test runs, and where it differs
 // from the usual.
 type guest struct {
-	program string            // a key of programs; Python if empty
+	program string            // "sh", "node", "go"; Python if empty
 	args    []string          // after the program; DIR is the site's directory
 	cwd     string            // the repository's root if empty
 	env     map[string]string // programEnvironment if nil
@@ -33,15 +34,34 @@ type guest struct {
 	predict int64             // exit code
 }
 
-// programs are the executables of guests. Scripts lie in testdata/guests, which
+// programOf is the executable of a guest. Scripts lie in testdata/guests, which
 // the frozen repository has as guests.
-var programs = map[string]string{
-	"":     "/usr/bin/python3",
-	"sh":   "/bin/sh",
-	"git":  "/usr/bin/git",
-	"node": "/usr/bin/node",
-	"go":   "/usr/local/go/bin/go",
+func programOf(name string) string {
+	switch name {
+	case "sh":
+		return "/bin/sh"
+	case "node":
+		if _, err := os.Stat("/usr/local/bin/node"); err == nil {
+			return "/usr/local/bin/node"
+		}
+		return "/usr/bin/node"
+	case "go":
+		return filepath.Join(goRoot(), "bin/go")
+	default:
+		return "/usr/bin/python3"
+	}
 }
+
+// goRoot is where the Go lies that runs these tests. A sandbox on the host's
+// root shows it only below /usr.
+var goRoot = sync.OnceValue(func() string {
+	out, err := exec.Command("go", "env", "GOROOT").Output()
+	root := strings.TrimSpace(string(out))
+	if err != nil || !strings.HasPrefix(root, "/usr/") {
+		return "/usr/local/go"
+	}
+	return root
+})
 
 var programEnvironment = map[string]string{"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
 
@@ -118,7 +138,7 @@ func profilesOf(t *testing.T, guests map[string]guest) string {
 	for name, g := range guests {
 		g = g.withDefaults()
 		profiles[name] = map[string]any{
-			"argv": append([]string{programs[g.program]}, g.args...), "cwd": g.cwd, "environment": g.env, "root": "host",
+			"argv": append([]string{programOf(g.program)}, g.args...), "cwd": g.cwd, "environment": g.env, "root": "host",
 			"cpus": g.cpus, "limits": g.limits,
 		}
 	}
