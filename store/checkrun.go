@@ -199,6 +199,21 @@ func (s *Store) endCheckRuns(ctx context.Context, tx *sql.Tx, session string, to
 	return nil
 }
 
+// endCheckRunsOf ends the check runs of one check that are not over.
+func (s *Store) endCheckRunsOf(ctx context.Context, tx *sql.Tx, session string, beat int64, to RunState, fault []byte, now time.Time) error {
+	ids, err := all(ctx, tx, scanInt, `SELECT id FROM check_runs
+		WHERE session_id = $1 AND beat = $2 AND state IN ('queued', 'in_progress') ORDER BY id`, session, beat)
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if err := s.endCheckRun(ctx, tx, id, to, fault, "", now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // endCheckRunOf ends the check run of an execution.
 func (s *Store) endCheckRunOf(ctx context.Context, tx *sql.Tx, execution int64, to RunState, fault []byte, now time.Time) error {
 	id, err := one(ctx, tx, scanInt, `SELECT check_run_id FROM executions WHERE id = $1`, execution)

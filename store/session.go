@@ -62,6 +62,8 @@ type Frozen struct {
 	Target       []byte
 	TargetSHA256 string
 	InputTree    string
+	// Refused has, by beat, the fault (JSON) of each check that can never run.
+	Refused map[int64][]byte
 }
 
 // Reservation is a request to reserve.
@@ -235,7 +237,8 @@ func (s *Store) addCheck(ctx context.Context, tx *sql.Tx, sess Session, c Check,
 }
 
 // SetReady ends the freezing of a session and reserves an execution for each of
-// its checks: freezing → ready.
+// its checks that was not refused: freezing → ready. For one that was, neither a
+// number nor a challenge is spent.
 func (s *Store) SetReady(ctx context.Context, id string, f Frozen, build Builder, now time.Time) error {
 	return s.write(ctx, "finish freezing", func(tx *sql.Tx) error {
 		err := swap(ctx, tx, `UPDATE sessions SET state = 'ready', target = $2, target_sha256 = $3, input_tree = $4, updated_at = $5
@@ -246,6 +249,13 @@ func (s *Store) SetReady(ctx context.Context, id string, f Frozen, build Builder
 		sess, err := session(ctx, tx, id)
 		if err != nil {
 			return err
+		}
+		for _, c := range sess.Checks {
+			if fault, ok := f.Refused[c.Beat]; ok {
+				if err := s.endCheckRunsOf(ctx, tx, id, c.Beat, Refused, fault, now); err != nil {
+					return err
+				}
+			}
 		}
 		return s.reserveMissing(ctx, tx, sess, build, now)
 	})

@@ -355,6 +355,28 @@ func TestSyncAddsChecks(t *testing.T) {
 	invariants(t, s)
 }
 
+// TestSetReadyRefuses: a check that can never run spends no number, and the
+// other one gets its own.
+func TestSetReadyRefuses(t *testing.T) {
+	s := newStore(t)
+	sync(t, s, pull)
+	f := frozen
+	f.Refused = map[int64][]byte{1: []byte(`{"kind":"refused-input"}`)}
+	must(t, s.SetReady(t.Context(), current(t, s).ID, f, build, now))
+	runs := checkRuns(t, s)
+	if r := runs[0]; r.State != Refused || string(r.Fault) != `{"kind":"refused-input"}` || r.Execution != nil {
+		t.Errorf("the refused check: %+v", r)
+	}
+	if r := runs[1]; r.State != Queued || r.Execution == nil || r.Execution.Seq != 1 {
+		t.Errorf("the other check: %+v", r)
+	}
+	sync(t, s, pull) // another event changes nothing
+	if again := checkRuns(t, s); len(again) != 2 || again[0].State != Refused || again[0].Execution != nil {
+		t.Errorf("after another event: %+v", again)
+	}
+	invariants(t, s)
+}
+
 func TestFailSession(t *testing.T) {
 	s := newStore(t)
 	sync(t, s, pull)

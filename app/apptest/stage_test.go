@@ -33,12 +33,17 @@ type play struct {
 
 func newPlay(t *testing.T) *play {
 	t.Helper()
+	return newPlayOf(t, stage.Check{Name: "tests", Profile: scriptProfile})
+}
+
+func newPlayOf(t *testing.T, checks ...stage.Check) *play {
+	t.Helper()
 	requireRoot(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	t.Cleanup(cancel)
 	s, err := stage.New(ctx, stage.Options{
 		Self: apptest.Binary(t), Dir: t.TempDir(), Accounts: []string{"octo-org"},
-		Checks: []stage.Check{{Name: "tests", Profile: scriptProfile}},
+		Checks: checks,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -223,6 +228,27 @@ func TestManyPullRequests(t *testing.T) {
 	}
 	for _, head := range heads {
 		p.untilCompleted(head, "success", "passed")
+	}
+}
+
+// TestNoWorkingDirectory: where a check cannot start, it fails before the gateway
+// hears of it.
+func TestNoWorkingDirectory(t *testing.T) {
+	t.Parallel()
+	p := newPlayOf(t, stage.Check{Name: "docs", Profile: strings.Replace(scriptProfile, "{argv:", "{cwd: docs, argv:", 1)})
+	number, head := p.open("missing", quick)
+	p.untilCompleted(head, "failure", "cannot run: working directory is missing docs")
+	head, err := p.Hub.Push(shop, number, hubsim.File("real/run.sh", quick), hubsim.Symlink("docs", "real"))
+	must(t, err)
+	p.untilCompleted(head, "failure", "cannot run: working directory goes through a symbolic link docs")
+	if heard := bytes.Count(readFile(t, p.Path("gateway.log")), []byte("execution ended")); heard != 0 {
+		t.Errorf("the gateway heard of it %d times", heard)
+	}
+	head, err = p.Hub.Push(shop, number, hubsim.Remove("docs"), hubsim.File("docs/run.sh", quick))
+	must(t, err)
+	p.untilCompleted(head, "success", "passed")
+	if heard := bytes.Count(readFile(t, p.Path("gateway.log")), []byte("execution ended")); heard != 1 {
+		t.Errorf("the gateway ended %d executions, want 1", heard)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"underwrite/app/evidence"
 	"underwrite/app/evidence/evidencetest"
 	"underwrite/attest"
 	"underwrite/handlers/checks"
@@ -209,6 +210,26 @@ func TestFreezeEnds(t *testing.T) {
 			w.finished()
 		})
 	}
+}
+
+// TestWorkingDirectoryRefused: a check that can never start spends no number,
+// and the gateway never hears of it; the others run.
+func TestWorkingDirectoryRefused(t *testing.T) {
+	w := newWorld(t)
+	elsewhere := w.gateway.signer.Profile()
+	elsewhere.Job.Cwd = "docs"
+	w.checks = append(w.checks, Check{Name: "docs", ProfileName: "docs", Profile: elsewhere, Group: "docs", Concurrency: 1})
+	w.gateway.inspector = evidencetest.Inspector{Tree: w.gateway.signer.InputTree, Refused: evidence.Refused{
+		"docs": {Reason: "working directory goes through a symbolic link", Path: "do\ncs"},
+	}}
+	w.hub.open(1, sha("a"))
+	w.deliver("g1", "opened", 1)
+	w.drain()
+	w.want(sha("a"), `failure: cannot run: working directory goes through a symbolic link "do\ncs"`, "success: passed")
+	if got := w.gateway.count(sha("a")); got != 1 {
+		t.Errorf("%d executions, want 1", got)
+	}
+	w.finished()
 }
 
 // TestFrozenOther: the pull request moves before it is frozen, and no event

@@ -103,11 +103,7 @@ func (c *Controller) freeze(ctx context.Context, sess store.Session) (f store.Fr
 			return f, err
 		}
 	}
-	limits, err := widest(sess.Checks)
-	if err != nil {
-		return f, err
-	}
-	if f.InputTree, err = c.Inspector(limits).InputTree(ctx, c.Blobs.Path(bundleRef(t)), t); err != nil {
+	if err := c.look(ctx, sess.Checks, t, &f); err != nil {
 		return f, err
 	}
 	if f.Target, err = t.Canonical(); err != nil {
@@ -115,6 +111,36 @@ func (c *Controller) freeze(ctx context.Context, sess store.Session) (f store.Fr
 	}
 	f.TargetSHA256 = attest.SHA256Hex(f.Target)
 	return f, nil
+}
+
+// look measures the head's tree, within the limits of the check with the
+// largest workspace: what is too large for that one can be refused for all. A
+// check whose working directory is no directory is refused alone.
+func (c *Controller) look(ctx context.Context, list []store.Check, t attest.Target, f *store.Frozen) error {
+	var limits attest.Limits
+	var cwds []string
+	for _, check := range list {
+		p, err := attest.ParseProfile(check.Profile)
+		if err != nil {
+			return fmt.Errorf("profile of check %s: %w", check.Name, err)
+		}
+		if p.Sandbox.Limits.WorkspaceBytes > limits.WorkspaceBytes {
+			limits = p.Sandbox.Limits
+		}
+		cwds = append(cwds, p.Job.Cwd)
+	}
+	tree, refused, err := c.Inspector(limits).Source(ctx, c.Blobs.Path(bundleRef(t)), t, cwds)
+	if err != nil {
+		return err
+	}
+	f.InputTree, f.Refused = tree, map[int64][]byte{}
+	for i, check := range list {
+		if reason := refused[cwds[i]]; reason != nil {
+			fault, _ := refusal(reason)
+			f.Refused[check.Beat] = encode(fault)
+		}
+	}
+	return nil
 }
 
 // keep stores a frozen file, which must have the digest that the target says.
@@ -136,21 +162,6 @@ func (c *Controller) keep(path string, want blob.Ref) error {
 
 func bundleRef(t attest.Target) blob.Ref {
 	return blob.Ref{SHA256: t.ObjectBundleSHA256, Bytes: t.ObjectBundleBytes}
-}
-
-// widest returns the limits of the check with the largest workspace: what is
-// too large for that one can be refused for all.
-func widest(list []store.Check) (most attest.Limits, err error) {
-	for _, check := range list {
-		p, err := attest.ParseProfile(check.Profile)
-		if err != nil {
-			return most, fmt.Errorf("profile of check %s: %w", check.Name, err)
-		}
-		if p.Sandbox.Limits.WorkspaceBytes > most.WorkspaceBytes {
-			most = p.Sandbox.Limits
-		}
-	}
-	return most, nil
 }
 
 // refusal is the fault of a pull request that cannot be frozen or run. The path

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"underwrite/attest"
+	"underwrite/runner/quarantine"
 	"underwrite/store/blob"
 )
 
@@ -21,10 +22,16 @@ type Inspector interface {
 	// InputTree checks the source bundle against the target and returns the
 	// synthetic tree of its head.
 	InputTree(ctx context.Context, bundlePath string, target attest.Target) (string, error)
+	// Source is InputTree that also looks for the repository-relative directories
+	// in which jobs are to start. refused tells of each in which none can, why.
+	Source(ctx context.Context, bundlePath string, target attest.Target, cwds []string) (tree string, refused Refused, err error)
 	// Output derives the descriptor of an output bundle. What is wrong with the
 	// bundle is a *quarantine.RefusedError.
 	Output(ctx context.Context, bundlePath string) (attest.Bundle, error)
 }
+
+// Refused are the reasons why no job can start in a directory, by directory.
+type Refused map[string]*quarantine.RefusedError
 
 // Expectation is what the caller knows by itself.
 type Expectation struct {

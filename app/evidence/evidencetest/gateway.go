@@ -175,8 +175,9 @@ func Write(t testing.TB, dir string, files map[string][]byte) {
 // Inspector answers without looking at objects: every source has Tree, every
 // output bundle OutputTree. Digests and lengths are real.
 type Inspector struct {
-	Tree string
-	Err  error // of both methods, if not nil
+	Tree    string
+	Refused evidence.Refused // of every source
+	Err     error            // of all methods, if not nil
 }
 
 var _ evidence.Inspector = Inspector{}
@@ -191,6 +192,12 @@ func (i Inspector) InputTree(_ context.Context, path string, target attest.Targe
 		return "", fmt.Errorf("%s is not the frozen bundle", path)
 	}
 	return i.Tree, i.Err
+}
+
+// Source implements evidence.Inspector.
+func (i Inspector) Source(ctx context.Context, path string, target attest.Target, _ []string) (string, evidence.Refused, error) {
+	tree, err := i.InputTree(ctx, path, target)
+	return tree, i.Refused, err
 }
 
 // Output implements evidence.Inspector.
