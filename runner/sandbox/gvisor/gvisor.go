@@ -154,6 +154,9 @@ func (r *run) watch(ctx context.Context) error {
 func (r *run) kill(reason sandbox.FaultKind) {
 	if r.facts.Killed == sandbox.FaultNone && !r.facts.Refused {
 		r.facts.Killed = reason
+		if !r.launched.IsZero() && !r.exited {
+			r.facts.Elapsed = time.Since(r.launched)
+		}
 	}
 	r.child.kill()
 }
@@ -167,7 +170,6 @@ func (r *run) late() error {
 	case r.exited:
 		return fmt.Errorf("the sandbox is not destroyed after %v", endTimeout)
 	}
-	r.facts.Elapsed = time.Since(r.launched)
 	r.kill(sandbox.FaultWall)
 	return nil
 }

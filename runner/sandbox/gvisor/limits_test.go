@@ -153,7 +153,7 @@ func TestOutputLimit(t *testing.T) {
 		b := newBox(t, "/usr/bin/dash", "-c", "printf 12345; printf 678901 >&2")
 		b.spec.Limits.OutputBytes = 10
 		res := b.faults(sandbox.FaultOutput)
-		if res.Measured != 11 || res.Limit != 10 {
+		if res.Measured != 11 || res.Limit != 10 || res.Elapsed <= 0 {
 			t.Errorf("Run = %+v", res)
 		}
 		if kept := len(b.stdout()) + len(b.stderr()); kept != 10 {
